@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A mutex with a rank. Locks are taken in rising rank; at debug level 2 every acquisition is
+ * checked, and the port checks that no lock is held that a hit could need (invariant I5). */
+#ifndef TARNI_LOCK_H
+#define TARNI_LOCK_H
+
+#include <pthread.h>
+#include <stdbool.h>
+
+/* Every lock of the library, in the order in which they may be taken. */
+typedef enum tarni_rank {
+  TARNI_RANK_NONE = 0,
+  TARNI_RANK_REGISTRY, /* the table of open devices: may call the port */
+  TARNI_RANK_DRIVER,   /* held around driver calls: slow paths only, never needed by a hit */
+  TARNI_RANK_HEAP,     /* structures that a miss needs: no driver call below it */
+  TARNI_RANK_CACHE,    /* one thread's cache, where it has to be locked */
+  TARNI_RANK_SIM,      /* inside the simulated GPU */
+} tarni_rank;
+
+typedef struct tarni_lock {
+  pthread_mutex_t mutex;
+  tarni_rank rank;
+} tarni_lock;
+
+#define TARNI_LOCK_INIT(lock_rank)                                                                 \
+  { PTHREAD_MUTEX_INITIALIZER, lock_rank }
+
+void tarni_lock_init(tarni_lock *lock, tarni_rank rank);
+void tarni_lock_destroy(tarni_lock *lock);
+void tarni_lock_acquire(tarni_lock *lock);
+bool tarni_lock_try(tarni_lock *lock);
+void tarni_lock_release(tarni_lock *lock);
+
+/* The highest rank that this thread holds; TARNI_RANK_NONE below debug level 2. */
+tarni_rank tarni_lock_held(void);
+
+#endif

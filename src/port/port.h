@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The contract between tarn and a GPU. Two ports fulfil it, `cuda` and `sim`, and both pass the one
+ * suite in tests/conform. This is the only function table in the library.
+ *
+ * What holds for every entry, once:
+ * - Sizes are not zero. Addresses and sizes of chunks and mappings are multiples of the
+ *   granularity. Output pointers are not NULL. (Checked in port.c, in every build: TARN_INVALID.)
+ * - On failure outputs are empty (0 or NULL), nothing has changed, and the thread's last error says
+ *   what happened, with the driver's own code. Success with a null result is a failure.
+ * - Shortage, and nothing else, is TARN_DEVICE_MEMORY (TARN_HOST_MEMORY for pinned memory). A call
+ *   that a capture forbids is TARN_CAPTURE. A broken context is TARN_DEVICE_LOST from then on.
+ * - The calling thread's current context is the same after the call as before it.
+ * - No entry calls back into tarn. Every entry may be called from any thread.
+ * - A stream is the driver's own handle. NULL and (tarn_stream)1 are the legacy default stream,
+ *   (tarn_stream)2 the calling thread's default stream.
+ * - No entry is called while the thread holds a lock of rank TARNI_RANK_HEAP or above (I5).
+ */
+#ifndef TARNI_PORT_H
+#define TARNI_PORT_H
+
+#include <stdatomic.h>
+
+#include "tarn/tarn.h"
+
+#define TARNI_STREAM_LEGACY ((tarn_stream)1)
+#define TARNI_STREAM_PER_THREAD ((tarn_stream)2)
+
+typedef uint64_t tarni_chunk; /* physical memory without an address; never 0 */
+typedef void *tarni_pool;     /* a private stream-ordered pool of the driver */
+typedef void *tarni_event;
+typedef void *tarni_graph;      /* what a capture recorded */
+typedef void *tarni_graph_exec; /* what can be launched */
+
+typedef enum tarni_capture_mode {
+  TARNI_CAPTURE_GLOBAL = 0,
+  TARNI_CAPTURE_THREAD_LOCAL = 1,
+  TARNI_CAPTURE_RELAXED = 2,
+} tarni_capture_mode;
+
+typedef enum tarni_capture_status {
+  TARNI_CAPTURE_NONE = 0,
+  TARNI_CAPTURE_ACTIVE = 1,
+  TARNI_CAPTURE_INVALIDATED = 2, /* something illegal happened; only capture_end is left */
+} tarni_capture_status;
+
+typedef struct tarni_capture_state {
+  tarni_capture_status status;
+  uint64_t id; /* unique in the process; the same on every stream of one capture; 0 for none */
+} tarni_capture_state;
+
+enum { TARNI_HOST_WRITE_COMBINED = 1 }; /* flags of host_alloc */
+
+typedef struct tarni_port tarni_port;
+
+typedef struct tarni_port_table {
+  const char *name; /* "cuda", "sim" */
+
+  /* Devices. `count` succeeds with 0 where there is no driver; `describe` fills in everything
+   * without keeping the device open (free_bytes may be 0 when that would need a context). */
+  tarn_status (*count)(int *count);
+  tarn_status (*describe)(int ordinal, tarn_device_info *info);
+  /* `options` is what followed the device's number in its name, "" if nothing did. */
+  tarn_status (*open)(int ordinal, const char *options, tarni_port **port);
+  /* pre: everything made through the port is destroyed; what is not is reported by the sim. */
+  void (*close)(tarni_port *port);
+  tarn_status (*info)(tarni_port *port, uint64_t *free_bytes, uint64_t *total_bytes);
+
+  /* Addresses. post: the range overlaps no other reservation and starts at a multiple of
+   * `alignment` (a power of two; 0: the granularity). Releasing needs the whole range, unmapped. */
+  tarn_status (*reserve)(tarni_port *port, uint64_t size, uint64_t alignment, tarn_ptr *address);
+  tarn_status (*unreserve)(tarni_port *port, tarn_ptr address, uint64_t size);
+
+  /* Chunks. None of these waits for the GPU, and all are legal during any capture. A chunk is
+   * mapped whole, at any number of addresses at once (they share its content), and each mapping is
+   * unmapped whole. A mapping can be used after `access`, which may cover several mappings.
+   * pre of unmap: all work that uses the mapping is known to be complete.
+   * A chunk may be released while mapped: the memory goes with its last mapping. */
+  tarn_status (*create)(tarni_port *port, uint64_t size, tarni_chunk *chunk);
+  tarn_status (*release)(tarni_port *port, tarni_chunk chunk);
+  tarn_status (*map)(tarni_port *port, tarn_ptr address, uint64_t size, tarni_chunk chunk);
+  tarn_status (*access)(tarni_port *port, tarn_ptr address, uint64_t size);
+  tarn_status (*unmap)(tarni_port *port, tarn_ptr address, uint64_t size);
+  /* A file descriptor that another process (or this one) can import. The caller closes it. */
+  tarn_status (*export_chunk)(tarni_port *port, tarni_chunk chunk, int *descriptor);
+  tarn_status (*import_chunk)(tarni_port *port, int descriptor, tarni_chunk *chunk);
+
+  /* Plain memory. Illegal in a global capture (any thread's) or thread-local one (its own thread's),
+   * and such a call invalidates the capture. plain_free waits for all work of the device. */
+  tarn_status (*plain_alloc)(tarni_port *port, uint64_t size, tarn_ptr *address);
+  tarn_status (*plain_free)(tarni_port *port, tarn_ptr address);
+
+  /* A private pool, in stream order. It keeps up to `threshold` bytes at synchronisation points.
+   * A capturing stream is refused with TARN_CAPTURE and its capture stays valid. */
+  tarn_status (*pool_create)(tarni_port *port, uint64_t threshold, tarni_pool *pool);
+  tarn_status (*pool_destroy)(tarni_port *port, tarni_pool pool);
+  tarn_status (*pool_trim)(tarni_port *port, tarni_pool pool, uint64_t keep_bytes);
+  tarn_status (*pool_alloc)(tarni_port *port, tarni_pool pool, uint64_t size, tarn_stream stream,
+                            tarn_ptr *address);
+  tarn_status (*pool_free)(tarni_port *port, tarn_ptr address, tarn_stream stream);
+
+  /* Pinned host memory, visible to the device at the same address. Allocation is illegal in a
+   * capture like plain_alloc; host_free waits for all work of the device. A range is registered
+   * and unregistered as it was given; registering it twice is TARN_STATE. */
+  tarn_status (*host_alloc)(tarni_port *port, uint64_t size, unsigned flags, void **pointer);
+  tarn_status (*host_free)(tarni_port *port, void *pointer);
+  tarn_status (*host_register)(tarni_port *port, void *pointer, uint64_t size);
+  tarn_status (*host_unregister)(tarni_port *port, void *pointer);
+
+  /* Streams. Created ones do not synchronise with the legacy default stream. The id is unique in
+   * the process and never used again, unlike the handle. `query` is TARN_NOT_READY while work is
+   * pending. `destroy` lets pending work finish. */
+  tarn_status (*stream_create)(tarni_port *port, tarn_stream *stream);
+  tarn_status (*stream_destroy)(tarni_port *port, tarn_stream stream);
+  tarn_status (*stream_id)(tarni_port *port, tarn_stream stream, uint64_t *id);
+  tarn_status (*stream_query)(tarni_port *port, tarn_stream stream);
+  tarn_status (*stream_sync)(tarni_port *port, tarn_stream stream);
+
+  /* Events, without timing. A wait is for the event's last record at the time of the call; an event
+   * that was never recorded is complete. `query` is TARN_NOT_READY while the record is pending; it
+   * is illegal in a capture like plain_alloc, and so is `sync`. An event may be destroyed while
+   * its record is pending. */
+  tarn_status (*event_create)(tarni_port *port, tarni_event *event);
+  tarn_status (*event_destroy)(tarni_port *port, tarni_event event);
+  tarn_status (*event_record)(tarni_port *port, tarni_event event, tarn_stream stream);
+  tarn_status (*event_query)(tarni_port *port, tarni_event event);
+  tarn_status (*event_sync)(tarni_port *port, tarni_event event);
+  tarn_status (*event_wait)(tarni_port *port, tarn_stream stream, tarni_event event);
+
+  /* Capture. A stream that waits for an event recorded in a capture joins the capture. A capturing
+   * stream that waits for an event recorded outside is TARN_CAPTURE and invalidates the capture.
+   * `end` is called on the stream that began, with all others joined back to it; when the capture
+   * is invalid it fails with TARN_CAPTURE, gives no graph, and the stream is free again. */
+  tarn_status (*capture_state)(tarni_port *port, tarn_stream stream, tarni_capture_state *state);
+  tarn_status (*capture_begin)(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);
+  tarn_status (*capture_end)(tarni_port *port, tarn_stream stream, tarni_graph *graph);
+  tarn_status (*graph_instantiate)(tarni_port *port, tarni_graph graph, tarni_graph_exec *exec);
+  tarn_status (*graph_launch)(tarni_port *port, tarni_graph_exec exec, tarn_stream stream);
+  /* Either may be NULL. Destroying an exec whose launches are pending is allowed. */
+  tarn_status (*graph_destroy)(tarni_port *port, tarni_graph graph, tarni_graph_exec exec);
+
+  /* Work. Copies go between any two of device memory, pinned and ordinary host memory. The sync
+   * forms return when the bytes are there, and are illegal in a capture like plain_alloc. */
+  tarn_status (*copy)(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
+                      tarn_stream stream);
+  tarn_status (*copy_sync)(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size);
+  tarn_status (*fill)(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
+                      tarn_stream stream);
+  tarn_status (*fill_sync)(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size);
+  /* A 64-bit word in pinned host memory: written by the stream when it gets there; awaited by the
+   * stream until it is at least `value`. Legal in a capture. */
+  tarn_status (*value_write)(tarni_port *port, tarn_stream stream, uint64_t *word, uint64_t value);
+  tarn_status (*value_wait)(tarni_port *port, tarn_stream stream, const uint64_t *word,
+                            uint64_t value);
+
+  /* Nanoseconds: of the machine's monotonic clock, or of the simulated GPU's virtual one. */
+  uint64_t (*now_ns)(tarni_port *port);
+} tarni_port_table;
+
+/* The part of an open device that every port begins with. */
+struct tarni_port {
+  /* immutable after open: */
+  const tarni_port_table *table;
+  tarn_device_info device; /* free_bytes is as of the open */
+  /* atomic: */
+  _Atomic uint64_t calls[TARN_CALL_COUNT];
+  _Atomic uint64_t nanoseconds[TARN_CALL_COUNT];
+};
+
+extern const tarni_port_table tarni_port_cuda;
+extern const tarni_port_table tarni_port_sim;
+
+/* For the ports: notes one driver call of the given duration. */
+static inline void tarni_port_count(tarni_port *port, tarn_call call, uint64_t nanoseconds) {
+  atomic_fetch_add_explicit(&port->calls[call], 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&port->nanoseconds[call], nanoseconds, memory_order_relaxed);
+}
+
+/* Opening by name ("cuda:0", "sim:80G,seed=7", NULL for the best there is) and closing; the same
+ * name gives the same port as long as it is open. Thread-safe. */
+tarn_status tarni_port_open(const char *name, tarni_port **port);
+void tarni_port_close(tarni_port *port);
+
+/* The entries, as the library calls them: arguments checked, results checked. */
+tarn_status tarni_port_info(tarni_port *port, uint64_t *free_bytes, uint64_t *total_bytes);
+tarn_status tarni_port_reserve(tarni_port *port, uint64_t size, uint64_t alignment,
+                               tarn_ptr *address);
+tarn_status tarni_port_unreserve(tarni_port *port, tarn_ptr address, uint64_t size);
+tarn_status tarni_port_create(tarni_port *port, uint64_t size, tarni_chunk *chunk);
+tarn_status tarni_port_release(tarni_port *port, tarni_chunk chunk);
+tarn_status tarni_port_map(tarni_port *port, tarn_ptr address, uint64_t size, tarni_chunk chunk);
+tarn_status tarni_port_access(tarni_port *port, tarn_ptr address, uint64_t size);
+tarn_status tarni_port_unmap(tarni_port *port, tarn_ptr address, uint64_t size);
+tarn_status tarni_port_export(tarni_port *port, tarni_chunk chunk, int *descriptor);
+tarn_status tarni_port_import(tarni_port *port, int descriptor, tarni_chunk *chunk);
+tarn_status tarni_port_plain_alloc(tarni_port *port, uint64_t size, tarn_ptr *address);
+tarn_status tarni_port_plain_free(tarni_port *port, tarn_ptr address);
+tarn_status tarni_port_pool_create(tarni_port *port, uint64_t threshold, tarni_pool *pool);
+tarn_status tarni_port_pool_destroy(tarni_port *port, tarni_pool pool);
+tarn_status tarni_port_pool_trim(tarni_port *port, tarni_pool pool, uint64_t keep_bytes);
+tarn_status tarni_port_pool_alloc(tarni_port *port, tarni_pool pool, uint64_t size,
+                                  tarn_stream stream, tarn_ptr *address);
+tarn_status tarni_port_pool_free(tarni_port *port, tarn_ptr address, tarn_stream stream);
+tarn_status tarni_port_host_alloc(tarni_port *port, uint64_t size, unsigned flags, void **pointer);
+tarn_status tarni_port_host_free(tarni_port *port, void *pointer);
+tarn_status tarni_port_host_register(tarni_port *port, void *pointer, uint64_t size);
+tarn_status tarni_port_host_unregister(tarni_port *port, void *pointer);
+tarn_status tarni_port_stream_create(tarni_port *port, tarn_stream *stream);
+tarn_status tarni_port_stream_destroy(tarni_port *port, tarn_stream stream);
+tarn_status tarni_port_stream_id(tarni_port *port, tarn_stream stream, uint64_t *id);
+tarn_status tarni_port_stream_query(tarni_port *port, tarn_stream stream);
+tarn_status tarni_port_stream_sync(tarni_port *port, tarn_stream stream);
+tarn_status tarni_port_event_create(tarni_port *port, tarni_event *event);
+tarn_status tarni_port_event_destroy(tarni_port *port, tarni_event event);
+tarn_status tarni_port_event_record(tarni_port *port, tarni_event event, tarn_stream stream);
+tarn_status tarni_port_event_query(tarni_port *port, tarni_event event);
+tarn_status tarni_port_event_sync(tarni_port *port, tarni_event event);
+tarn_status tarni_port_event_wait(tarni_port *port, tarn_stream stream, tarni_event event);
+tarn_status tarni_port_capture_state(tarni_port *port, tarn_stream stream,
+                                     tarni_capture_state *state);
+tarn_status tarni_port_capture_begin(tarni_port *port, tarn_stream stream,
+                                     tarni_capture_mode mode);
+tarn_status tarni_port_capture_end(tarni_port *port, tarn_stream stream, tarni_graph *graph);
+tarn_status tarni_port_graph_instantiate(tarni_port *port, tarni_graph graph,
+                                         tarni_graph_exec *exec);
+tarn_status tarni_port_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream stream);
+tarn_status tarni_port_graph_destroy(tarni_port *port, tarni_graph graph, tarni_graph_exec exec);
+tarn_status tarni_port_copy(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
+                            tarn_stream stream);
+tarn_status tarni_port_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
+                                 uint64_t size);
+tarn_status tarni_port_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
+                            tarn_stream stream);
+tarn_status tarni_port_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,
+                                 uint64_t size);
+tarn_status tarni_port_value_write(tarni_port *port, tarn_stream stream, uint64_t *word,
+                                   uint64_t value);
+tarn_status tarni_port_value_wait(tarni_port *port, tarn_stream stream, const uint64_t *word,
+                                  uint64_t value);
+uint64_t tarni_port_now_ns(tarni_port *port);
+
+#endif
