@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: MIT
+#
+# A thin front for CMake: see README.md. Works on a fresh Debian or Ubuntu machine: scripts/setup
+# installs what a target needs and the machine lacks.
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+CTEST_ARGS ?=
+# What `make run` shows.
+RUN_COMMAND ?= build/tarn probe
+
+.PHONY: all run test test-release bench check install clean
+.PHONY: build dev asan tsan coverage fuzz test-asan test-tsan
+all: build
+
+# Each profile of cmake/profiles.cmake has its build folder; release has build/ itself.
+folder = $(if $(filter build,$(1)),build,build-$(1))
+build dev asan tsan coverage fuzz:
+	@scripts/setup $@
+	@cmake -S . -B $(call folder,$@) -DTARN_PROFILE=$(if $(filter build,$@),release,$@) > /dev/null
+	@cmake --build $(call folder,$@) -j $(JOBS)
+
+run: build
+	$(RUN_COMMAND)
+
+# The whole suite with every assertion on; before it, what is quick against the release build.
+test: test-release dev
+	cd build-dev && ctest --output-on-failure -j $(JOBS) $(CTEST_ARGS)
+
+test-release: build
+	cd build && ctest --output-on-failure -j $(JOBS) -L 'unit|conform|sim|example' $(CTEST_ARGS)
+
+test-asan test-tsan: test-%: %
+	cd build-$* && ctest --output-on-failure -j $(JOBS) -LE checks $(CTEST_ARGS)
+
+bench: build
+	scripts/bench
+
+check: dev
+	@scripts/setup check
+	scripts/check/all build-dev
+
+install: build
+	cmake --install build --prefix $(abspath $(PREFIX))
+
+clean:
+	rm -rf build build-dev build-asan build-tsan build-coverage build-fuzz

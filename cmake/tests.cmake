@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: MIT
+#
+# Every tests/<label>/test_*.c is a program and a ctest of that label. Exit status 77 means skipped.
+# docs/testing.md says what each label is for.
+set(test_labels api unit conform sim model stress fault)
+set(test_timeout_s 60)
+set(test_timeout_s_stress 300)
+set(test_timeout_s_fault 300)
+set(test_timeout_s_model 180)
+
+file(GLOB support_sources CONFIGURE_DEPENDS tests/support/*.c)
+add_library(tarn_test_support STATIC ${support_sources})
+target_include_directories(tarn_test_support PUBLIC tests src)
+target_link_libraries(tarn_test_support PUBLIC tarn_build tarn_static)
+
+# A thread sanitizer whose shadow map does not fit the kernel's address randomisation dies at start
+# with "unexpected memory mapping"; without randomisation it runs. Where setarch is not allowed
+# (some containers) the test is started as it is.
+set(test_launcher "")
+if(TARN_PROFILE STREQUAL "tsan")
+  execute_process(COMMAND setarch -R true RESULT_VARIABLE setarch_result OUTPUT_QUIET ERROR_QUIET)
+  if(setarch_result EQUAL 0)
+    set(test_launcher setarch -R)
+  endif()
+endif()
+
+# tarn_add_test(NAME LABEL COMMAND...)
+function(tarn_add_test name label)
+  add_test(NAME ${name} COMMAND ${test_launcher} ${ARGN})
+  set(timeout_s ${test_timeout_s})
+  if(DEFINED test_timeout_s_${label})
+    set(timeout_s ${test_timeout_s_${label}})
+  endif()
+  math(EXPR timeout_s "${timeout_s} * ${TARN_TIMEOUT_SCALE}")
+  set_tests_properties(${name} PROPERTIES
+    LABELS ${label} SKIP_RETURN_CODE 77 TIMEOUT ${timeout_s}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    ENVIRONMENT "TARN_BUILD_DIR=${PROJECT_BINARY_DIR}")
+endfunction()
+
+foreach(label IN LISTS test_labels)
+  file(GLOB test_sources CONFIGURE_DEPENDS tests/${label}/test_*.c)
+  foreach(source IN LISTS test_sources)
+    get_filename_component(program ${source} NAME_WE)
+    string(REPLACE "test_" "" name ${program})
+    add_executable(${label}_${program} ${source})
+    target_link_libraries(${label}_${program} PRIVATE tarn_test_support)
+    set_target_properties(${label}_${program} PROPERTIES
+      OUTPUT_NAME ${program} RUNTIME_OUTPUT_DIRECTORY tests/${label})
+    tarn_add_test(${label}.${name} ${label} $<TARGET_FILE:${label}_${program}>)
+    if(label STREQUAL "conform")
+      # The same program on a real GPU; it reports itself as skipped where there is none.
+      tarn_add_test(gpu.${name} gpu ${CMAKE_COMMAND} -E env TARN_TEST_DEVICE=cuda:0
+        $<TARGET_FILE:${label}_${program}>)
+      set_tests_properties(gpu.${name} PROPERTIES RUN_SERIAL ON)
+    endif()
+  endforeach()
+endforeach()
+
+# tarn's declarations of the CUDA driver against the toolkit's own, where there is a toolkit.
+if(TARN_CUDA_INCLUDE_DIR AND TARGET unit_test_cuda_abi)
+  target_compile_definitions(unit_test_cuda_abi PRIVATE TARN_HAVE_CUDA_H=1)
+  target_include_directories(unit_test_cuda_abi SYSTEM PRIVATE ${TARN_CUDA_INCLUDE_DIR})
+endif()
+
+foreach(source IN LISTS example_sources)
+  get_filename_component(name ${source} NAME_WE)
+  tarn_add_test(example.${name} example $<TARGET_FILE:example_${name}>)
+endforeach()
