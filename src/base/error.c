@@ -80,6 +80,12 @@ tarn_status tarni_fail(tarn_status status, const char *operation, const tarni_fa
   return status;
 }
 
+tarn_status tarni_fail_again(const tarn_error *error) {
+  tarn_assert(error != NULL && error->status != TARN_OK);
+  last_error = *error;
+  return error->status;
+}
+
 tarn_status tarn_last_error(tarn_error *error) {
   if (error != NULL && tarni_struct_out(error, &last_error, sizeof(last_error),
                                         "tarn_last_error") != TARN_OK) {
