@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
-static const char operation[] = "environment";
+static const char environment_operation[] = "environment";
 
 static const tarni_option_spec option_specs[TARNI_OPTION_COUNT] = {
 #define OPTION_SPEC(id, kind, default_value, minimum, maximum, choices, help)                      \
@@ -123,12 +123,13 @@ tarn_status tarni_option_parse(const tarni_option_spec *spec, const char *text,
   uint64_t number = 0;
   *value = (tarni_option_value){0};
   if (strlen(text) >= sizeof(value->text)) {
-    return tarni_fail(TARN_OPTION, operation, NULL, "Shorten the value or unset the variable.",
+    return tarni_fail(TARN_OPTION, environment_operation, NULL,
+                      "Shorten the value or unset the variable.",
                       "%s has %zu characters; it takes %s of at most %zu", spec->name, strlen(text),
                       tarni_option_range(spec, range), sizeof(value->text) - 1);
   }
   if (!parse_number(spec, text, &number)) {
-    return tarni_fail(TARN_OPTION, operation, NULL,
+    return tarni_fail(TARN_OPTION, environment_operation, NULL,
                       spec->kind == TARNI_KIND_BYTES
                           ? "Write a number with an optional unit such as 512M or 80G, or unset it."
                           : "Set it to a value in that range, or unset it.",
@@ -174,7 +175,7 @@ static tarn_status refuse_unknown(const tarni_option_spec *specs, size_t count,
     const bool is_test =
         strncmp(variable, TARNI_OPTION_TEST_PREFIX, strlen(TARNI_OPTION_TEST_PREFIX)) == 0;
     if (is_ours && !is_test && !is_known(specs, count, variable)) {
-      return tarni_fail(TARN_OPTION, operation, NULL,
+      return tarni_fail(TARN_OPTION, environment_operation, NULL,
                         "Correct its name or unset it; `tarn options` run without it lists them.",
                         "%.*s is set, but there is no such option among the %zu of tarn %s",
                         (int)(name_length(variable) < 80 ? name_length(variable) : 80), variable,
