@@ -35,15 +35,17 @@ function(tarn_add_test name label)
   set_tests_properties(${name} PROPERTIES
     LABELS ${label} SKIP_RETURN_CODE 77 TIMEOUT ${timeout_s}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    ENVIRONMENT "TARN_BUILD_DIR=${PROJECT_BINARY_DIR}")
+    ENVIRONMENT "TARN_TEST_BUILD_DIR=${PROJECT_BINARY_DIR}")
 endfunction()
 
 foreach(label IN LISTS test_labels)
   file(GLOB test_sources CONFIGURE_DEPENDS tests/${label}/test_*.c)
+  # What the programs of one label share, such as the topics of the conformance suite.
+  file(GLOB shared_sources CONFIGURE_DEPENDS tests/${label}/${label}_*.c)
   foreach(source IN LISTS test_sources)
     get_filename_component(program ${source} NAME_WE)
     string(REPLACE "test_" "" name ${program})
-    add_executable(${label}_${program} ${source})
+    add_executable(${label}_${program} ${source} ${shared_sources})
     target_link_libraries(${label}_${program} PRIVATE tarn_test_support)
     set_target_properties(${label}_${program} PROPERTIES
       OUTPUT_NAME ${program} RUNTIME_OUTPUT_DIRECTORY tests/${label})
