@@ -69,3 +69,13 @@ foreach(source IN LISTS example_sources)
   get_filename_component(name ${source} NAME_WE)
   tarn_add_test(example.${name} example $<TARGET_FILE:example_${name}>)
 endforeach()
+
+# Each check of `make check` must fail on its known-bad samples.
+find_program(TARN_PYTHON python3)
+if(TARN_PYTHON)
+  file(GLOB checks CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/tests/checks tests/checks/*)
+  foreach(check IN LISTS checks)
+    tarn_add_test(checks.${check} checks
+      ${TARN_PYTHON} ${PROJECT_SOURCE_DIR}/scripts/check/selftest --only ${check})
+  endforeach()
+endif()

@@ -1,0 +1,2 @@
+/* SPDX-License-Identifier: MIT */
+static const char *const cases[] = {"stays"};

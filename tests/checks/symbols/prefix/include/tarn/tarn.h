@@ -1,0 +1,2 @@
+/* SPDX-License-Identifier: MIT */
+TARN_API int tarn_a(void);
