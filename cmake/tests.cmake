@@ -70,6 +70,9 @@ foreach(source IN LISTS example_sources)
   tarn_add_test(example.${name} example $<TARGET_FILE:example_${name}>)
 endforeach()
 
+tarn_add_test(api.headers api ${PROJECT_SOURCE_DIR}/tests/api/headers)
+tarn_add_test(api.install api ${PROJECT_SOURCE_DIR}/tests/api/install)
+
 # Each check of `make check` must fail on its known-bad samples.
 find_program(TARN_PYTHON python3)
 if(TARN_PYTHON)
