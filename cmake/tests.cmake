@@ -24,6 +24,11 @@ if(TARN_PROFILE STREQUAL "tsan")
   endif()
 endif()
 
+set(sanitizer_environment
+  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+  UBSAN_OPTIONS=print_stacktrace=1
+  TSAN_OPTIONS=second_deadlock_stack=1)
+
 # tarn_add_test(NAME LABEL COMMAND...)
 function(tarn_add_test name label)
   add_test(NAME ${name} COMMAND ${test_launcher} ${ARGN})
@@ -35,7 +40,7 @@ function(tarn_add_test name label)
   set_tests_properties(${name} PROPERTIES
     LABELS ${label} SKIP_RETURN_CODE 77 TIMEOUT ${timeout_s}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    ENVIRONMENT "TARN_TEST_BUILD_DIR=${PROJECT_BINARY_DIR}")
+    ENVIRONMENT "TARN_TEST_BUILD_DIR=${PROJECT_BINARY_DIR};${sanitizer_environment}")
 endfunction()
 
 foreach(label IN LISTS test_labels)

@@ -7,6 +7,7 @@ any, also when it found nothing to look at.
 """
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -22,8 +23,11 @@ def arguments():
 
 def listed_files(root):
     """Paths of the tree, relative to it: what git tracks; where that is nothing, what lies there."""
-    listing = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=False)
-    paths = [path for path in listing.stdout.decode().split("\0") if path]
+    paths = []
+    if shutil.which("git"):
+        listing = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True,
+                                 check=False)
+        paths = [path for path in listing.stdout.decode().split("\0") if path]
     if not paths:
         for folder, folders, names in os.walk(root):
             folders[:] = [f for f in folders if not f.startswith((".git", "build"))]
