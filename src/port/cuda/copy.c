@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Copies and fills of the cuda port. The driver tells host from device memory by the address. */
+#include "base/check.h"
+#include "base/error.h"
+#include "port/cuda/internal.h"
+
+tarn_status tarni_cuda_copy(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
+                            tarn_stream stream) {
+  tarn_assert(size != 0);
+  tarni_cuda_call call;
+  TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_COPY, size, &call));
+  return tarni_cuda_call_end(&call, call.driver->copy(destination, source, size, stream));
+}
+
+tarn_status tarni_cuda_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
+                            tarn_stream stream) {
+  tarn_assert(size != 0);
+  tarni_cuda_call call;
+  TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_FILL, size, &call));
+  return tarni_cuda_call_end(&call, call.driver->fill(destination, value, size, stream));
+}
+
+/* The driver's synchronous calls go to the legacy stream, and those that touch no host memory
+ * return before the bytes are there: only this wait makes them what port.h promises. */
+static tarn_status end_when_there(tarni_cuda_call *call, tarni_cu_result code) {
+  if (code == TARNI_CU_SUCCESS) {
+    code = call->driver->stream_sync(NULL);
+    if (code != TARNI_CU_SUCCESS) {
+      call->operation = "cuStreamSynchronize";
+    }
+  }
+  return tarni_cuda_call_end(call, code);
+}
+
+tarn_status tarni_cuda_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
+                                 uint64_t size) {
+  tarn_assert(size != 0);
+  tarni_cuda_call call;
+  TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_COPY_SYNC, size, &call));
+  return end_when_there(&call, call.driver->copy_sync(destination, source, size));
+}
+
+tarn_status tarni_cuda_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,
+                                 uint64_t size) {
+  tarn_assert(size != 0);
+  tarni_cuda_call call;
+  TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_FILL_SYNC, size, &call));
+  return end_when_there(&call, call.driver->fill_sync(destination, value, size));
+}
