@@ -9,6 +9,10 @@
 
 #include "base/check.h"
 
+/* The analyzer's view of these two (error.h) is for their callers. */
+#undef tarni_fail
+#undef tarni_fail_again
+
 static _Thread_local tarn_error last_error;
 
 const char *tarn_status_name(tarn_status status) {
@@ -87,8 +91,8 @@ tarn_status tarni_fail_again(const tarn_error *error) {
 }
 
 tarn_status tarn_last_error(tarn_error *error) {
-  if (error != NULL && tarni_struct_out(error, &last_error, sizeof(last_error),
-                                        "tarn_last_error") != TARN_OK) {
+  if (error != NULL &&
+      tarni_struct_out(error, &last_error, sizeof(last_error), "tarn_last_error") != TARN_OK) {
     return TARN_INVALID;
   }
   return last_error.status;
