@@ -9,7 +9,7 @@ CTEST_ARGS ?=
 RUN_COMMAND ?= build/tarn probe
 
 .PHONY: all run test test-release bench check install clean
-.PHONY: build dev asan tsan coverage fuzz test-asan test-tsan
+.PHONY: build dev asan tsan coverage fuzz test-asan test-tsan test-clang
 all: build
 
 # Each profile of cmake/profiles.cmake has its build folder; release has build/ itself.
@@ -32,6 +32,13 @@ test-release: build
 test-asan test-tsan: test-%: %
 	cd build-$* && ctest --output-on-failure -j $(JOBS) -LE checks $(CTEST_ARGS)
 
+# A second compiler, with its own warnings.
+test-clang:
+	@scripts/setup check
+	@cmake -S . -B build-clang -DTARN_PROFILE=dev -DCMAKE_C_COMPILER=clang > /dev/null
+	@cmake --build build-clang -j $(JOBS)
+	cd build-clang && ctest --output-on-failure -j $(JOBS) -L 'unit|conform|sim|example' $(CTEST_ARGS)
+
 bench: build
 	scripts/bench
 
@@ -43,4 +50,4 @@ install: build
 	cmake --install build --prefix $(abspath $(PREFIX))
 
 clean:
-	rm -rf build build-dev build-asan build-tsan build-coverage build-fuzz
+	rm -rf build $(addprefix build-,dev asan tsan clang coverage fuzz)

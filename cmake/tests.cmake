@@ -81,7 +81,7 @@ tarn_add_test(api.install api ${PROJECT_SOURCE_DIR}/tests/api/install)
 # Each check of `make check` must fail on its known-bad samples.
 find_program(TARN_PYTHON python3)
 if(TARN_PYTHON)
-  file(GLOB checks CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/tests/checks tests/checks/*)
+  file(GLOB checks RELATIVE ${PROJECT_SOURCE_DIR}/tests/checks CONFIGURE_DEPENDS tests/checks/*)
   foreach(check IN LISTS checks)
     tarn_add_test(checks.${check} checks
       ${TARN_PYTHON} ${PROJECT_SOURCE_DIR}/scripts/check/selftest --only ${check})
