@@ -23,6 +23,7 @@ extern "C" {
 typedef struct tarn_sim_range {
   tarn_ptr address;
   uint64_t bytes;
+  uint64_t owner; /* who the kernel works for; 0: whoever owns the range now */
   bool is_write;
 } tarn_sim_range;
 
@@ -62,7 +63,7 @@ typedef enum tarn_sim_finding_kind {
 #define TARN_SIM_FINDING_ENUM(name, text, meaning) TARN_SIM_##name,
   TARN_SIM_FINDING_MAP(TARN_SIM_FINDING_ENUM)
 #undef TARN_SIM_FINDING_ENUM
-  TARN_SIM_FINDING_COUNT
+      TARN_SIM_FINDING_COUNT
 } tarn_sim_finding_kind;
 
 /* One use of memory, as a finding names it. */
@@ -109,10 +110,10 @@ TARN_API tarn_status tarn_sim_failed(tarn_device *device, uint64_t *count);
 /* ---- Time and memory ------------------------------------------------------------------------ */
 typedef struct tarn_sim_state {
   size_t size;
-  uint64_t virtual_ns;     /* the virtual clock: what the calls so far would have cost the host */
-  uint64_t created_bytes;  /* physical memory that exists: chunks, plain memory, pools */
-  uint64_t peak_bytes;     /* its peak */
-  uint64_t mapped_bytes;   /* sum of all mappings */
+  uint64_t virtual_ns;    /* the virtual clock: what the calls so far would have cost the host */
+  uint64_t created_bytes; /* physical memory that exists: chunks, plain memory, pools */
+  uint64_t peak_bytes;    /* its peak */
+  uint64_t mapped_bytes;  /* sum of all mappings */
   uint64_t pending_operations;
   uint64_t operations; /* stream operations so far */
 } tarn_sim_state;

@@ -76,12 +76,12 @@ TARN_API const char *tarn_status_text(tarn_status status);
 typedef struct tarn_error {
   size_t size;
   tarn_status status;
-  int driver_code;           /* the driver's own code, 0 when the driver had no part in it */
-  uint64_t requested_bytes;  /* what was asked for, 0 when no size had a part in it */
-  uint64_t available_bytes;  /* what there was instead, where it is known */
-  char operation[48];        /* the call that failed: "tarn_alloc", "cuMemCreate" */
-  char device[48];           /* "cuda:0", "sim"; empty when no device had a part in it */
-  char driver_name[64];      /* the driver's own name: "CUDA_ERROR_OUT_OF_MEMORY" */
+  int driver_code;          /* the driver's own code, 0 when the driver had no part in it */
+  uint64_t requested_bytes; /* what was asked for, 0 when no size had a part in it */
+  uint64_t available_bytes; /* what there was instead, where it is known */
+  char operation[48];       /* the call that failed: "tarn_alloc", "cuMemCreate" */
+  char device[48];          /* "cuda:0", "sim"; empty when no device had a part in it */
+  char driver_name[64];     /* the driver's own name: "CUDA_ERROR_OUT_OF_MEMORY" */
   char message[512];
 } tarn_error;
 
@@ -105,8 +105,8 @@ typedef struct tarn_option {
   const char *default_value; /* as it would be written in the environment */
   const char *range;         /* "0 to 16", "on or off", "any text" */
   const char *help;
-  const char *value;         /* the value in force, as text; valid for the life of the process */
-  bool is_set;               /* it came from the environment */
+  const char *value; /* the value in force, as text; valid for the life of the process */
+  bool is_set;       /* it came from the environment */
 } tarn_option;
 
 /* Fills *option for the option of the given index; TARN_RANGE when there are no more. */
@@ -133,12 +133,12 @@ typedef struct tarn_device_info {
   uint32_t address_bits;      /* width of a device address */
   int32_t driver_version;     /* 13000 is 13.0; 0 for the simulated GPU */
   bool is_simulated;
-  bool has_vmm;            /* virtual memory management: reserve, create, map */
-  bool has_pool;           /* the driver's stream-ordered pools */
-  bool has_export;         /* chunks can be exported to other processes */
-  bool has_host_register;  /* ordinary host memory can be pinned in place */
-  bool has_batch_copy;     /* the driver takes many copies in one call */
-  bool is_integrated;      /* shares its memory with the host */
+  bool has_vmm;           /* virtual memory management: reserve, create, map */
+  bool has_pool;          /* the driver's stream-ordered pools */
+  bool has_export;        /* chunks can be exported to other processes */
+  bool has_host_register; /* ordinary host memory can be pinned in place */
+  bool has_batch_copy;    /* the driver takes many copies in one call */
+  bool is_integrated;     /* shares its memory with the host */
   bool reserved_bool;
 } tarn_device_info;
 
@@ -220,7 +220,7 @@ typedef enum tarn_call {
 #define TARN_CALL_ENUM(name, text, entry) TARN_CALL_##name,
   TARN_CALL_MAP(TARN_CALL_ENUM)
 #undef TARN_CALL_ENUM
-  TARN_CALL_COUNT
+      TARN_CALL_COUNT
 } tarn_call;
 
 /* "create" for TARN_CALL_CREATE; "unknown" for a value that is none. Never NULL. */

@@ -23,9 +23,9 @@ __attribute__((cold, format(printf, 5, 6))) tarn_status
 tarni_fail(tarn_status status, const char *operation, const tarni_facts *facts, const char *remedy,
            const char *what, ...);
 
-/* Makes an earlier error, as tarn_last_error gave it, the last one again and returns its status: for
- * failures that are told to several callers, and for clean-up that must not hide the first error.
- * pre: its status is not TARN_OK. */
+/* Makes an earlier error, as tarn_last_error gave it, the last one again and returns its status:
+ * for failures that are told to several callers, and for clean-up that must not hide the first
+ * error. pre: its status is not TARN_OK. */
 tarn_status tarni_fail_again(const tarn_error *error);
 
 #ifdef __clang_analyzer__

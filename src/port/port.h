@@ -85,8 +85,9 @@ typedef struct tarni_port_table {
   tarn_status (*export_chunk)(tarni_port *port, tarni_chunk chunk, int *descriptor);
   tarn_status (*import_chunk)(tarni_port *port, int descriptor, tarni_chunk *chunk);
 
-  /* Plain memory. Illegal in a global capture (any thread's) or thread-local one (its own thread's),
-   * and such a call invalidates the capture. plain_free waits for all work of the device. */
+  /* Plain memory. Illegal in a global capture (any thread's) or thread-local one (its own
+   * thread's), and such a call invalidates the capture. plain_free waits for all work of the
+   * device. */
   tarn_status (*plain_alloc)(tarni_port *port, uint64_t size, tarn_ptr *address);
   tarn_status (*plain_free)(tarni_port *port, tarn_ptr address);
 
@@ -218,8 +219,7 @@ tarn_status tarni_port_event_sync(tarni_port *port, tarni_event event);
 tarn_status tarni_port_event_wait(tarni_port *port, tarn_stream stream, tarni_event event);
 tarn_status tarni_port_capture_state(tarni_port *port, tarn_stream stream,
                                      tarni_capture_state *state);
-tarn_status tarni_port_capture_begin(tarni_port *port, tarn_stream stream,
-                                     tarni_capture_mode mode);
+tarn_status tarni_port_capture_begin(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);
 tarn_status tarni_port_capture_end(tarni_port *port, tarn_stream stream, tarni_graph *graph);
 tarn_status tarni_port_graph_instantiate(tarni_port *port, tarni_graph graph,
                                          tarni_graph_exec *exec);

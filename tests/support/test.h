@@ -34,9 +34,11 @@ bool test_has_text(const char *whole, const char *part, const char *text, const 
 bool test_status(int got, int want, const char *text, const char *file, int line);
 
 #define CHECK(condition) test_true((condition), #condition, __FILE__, __LINE__)
-#define CHECK_EQ(a, b) test_equal_u64((uint64_t)(a), (uint64_t)(b), #a " == " #b, __FILE__, __LINE__)
+#define CHECK_EQ(a, b)                                                                             \
+  test_equal_u64((uint64_t)(a), (uint64_t)(b), #a " == " #b, __FILE__, __LINE__)
 #define CHECK_TEXT(a, b) test_equal_text((a), (b), #a " == " #b, __FILE__, __LINE__)
-#define CHECK_HAS(whole, part) test_has_text((whole), (part), #whole " has " #part, __FILE__, __LINE__)
+#define CHECK_HAS(whole, part)                                                                     \
+  test_has_text((whole), (part), #whole " has " #part, __FILE__, __LINE__)
 #define CHECK_OK(expression) test_status((int)(expression), 0, #expression, __FILE__, __LINE__)
 #define CHECK_STATUS(expression, want)                                                             \
   test_status((int)(expression), (int)(want), #expression, __FILE__, __LINE__)

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Stream capture, with CUDA's rules. While a stream is captured its work becomes nodes of a graph;
+ * a stream that waits for a captured event joins the capture; what the mode forbids fails and
+ * invalidates the capture, of which only the end is then left. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "port/sim/sim.h"
+
+static sim_capture *capture_find(const sim_device *device, uint64_t id) {
+  for (sim_capture *capture = device->captures; capture != NULL; capture = capture->next) {
+    if (capture->id == id) {
+      return capture;
+    }
+  }
+  return NULL;
+}
+
+tarn_status tarni_sim_capture_allows(sim_device *device, const char *entry) {
+  const void *thread = tarni_sim_thread();
+  bool is_allowed = true;
+  for (sim_capture *capture = device->captures; capture != NULL; capture = capture->next) {
+    if (capture->mode == TARNI_CAPTURE_GLOBAL ||
+        (capture->mode == TARNI_CAPTURE_THREAD_LOCAL && capture->thread == thread)) {
+      capture->is_invalid = true;
+      is_allowed = false;
+    }
+  }
+  return is_allowed ? TARN_OK : tarni_sim_fail_code(device, SIM_CUDA_CAPTURE_UNSUPPORTED, entry, 0);
+}
+
+tarn_status tarni_sim_capture_refuse(sim_stream *stream, int code, const char *entry) {
+  stream->capture->is_invalid = true;
+  return tarni_sim_fail_code(stream->device, code, entry, 0);
+}
+
+static tarn_status capture_check(const sim_stream *stream, const char *entry) {
+  return stream->capture->is_invalid
+             ? tarni_sim_fail_code(stream->device, SIM_CUDA_CAPTURE_INVALIDATED, entry, 0)
+             : TARN_OK;
+}
+
+/* ---- Sets of nodes ---- */
+
+static bool nodes_copy(uint32_t **to, uint32_t *n_to, const uint32_t *from, uint32_t n) {
+  uint32_t *copy = malloc((n + 1) * sizeof(*copy));
+  if (copy == NULL) {
+    return false;
+  }
+  if (n != 0) {
+    memcpy(copy, from, n * sizeof(*copy));
+  }
+  free(*to);
+  *to = copy;
+  *n_to = n;
+  return true;
+}
+
+static bool nodes_hold(const uint32_t *nodes, uint32_t n, uint32_t node) {
+  for (uint32_t i = 0; i < n; i++) {
+    if (nodes[i] == node) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool nodes_unite(uint32_t **to, uint32_t *n_to, const uint32_t *from, uint32_t n) {
+  uint32_t *united = malloc((*n_to + n + 1) * sizeof(*united));
+  if (united == NULL) {
+    return false;
+  }
+  uint32_t count = *n_to;
+  if (count != 0) {
+    memcpy(united, *to, count * sizeof(*united));
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    if (!nodes_hold(united, count, from[i])) {
+      united[count++] = from[i];
+    }
+  }
+  free(*to);
+  *to = united;
+  *n_to = count;
+  return true;
+}
+
+/* ---- Recording ---- */
+
+static bool graph_room(sim_graph *graph) {
+  if (graph->n_nodes < graph->capacity) {
+    return true;
+  }
+  const uint32_t capacity = graph->capacity * 2 + 16;
+  sim_node *nodes = realloc(graph->nodes, capacity * sizeof(*nodes));
+  if (nodes == NULL) {
+    return false;
+  }
+  graph->nodes = nodes;
+  graph->capacity = capacity;
+  return true;
+}
+
+/* Takes over what the work owns when it succeeds. */
+tarn_status tarni_sim_capture_add(sim_stream *stream, const sim_work *work) {
+  TARN_TRY(capture_check(stream, "cuGraphAddNode"));
+  sim_graph *graph = stream->capture->graph;
+  const uint32_t index = graph->n_nodes;
+  if (!graph_room(graph)) {
+    return tarni_sim_no_host_memory(stream->device, "cuGraphAddNode");
+  }
+  sim_node node = {.work = *work};
+  if (!nodes_copy(&node.after, &node.n_after, stream->capture_tail, stream->n_capture_tail) ||
+      !nodes_copy(&stream->capture_tail, &stream->n_capture_tail, &index, 1)) {
+    free(node.after);
+    return tarni_sim_no_host_memory(stream->device, "cuGraphAddNode");
+  }
+  graph->nodes[graph->n_nodes++] = node;
+  return TARN_OK;
+}
+
+tarn_status tarni_sim_capture_record(sim_stream *stream, sim_event *event) {
+  TARN_TRY(capture_check(stream, "cuEventRecord"));
+  if (!nodes_copy(&event->nodes, &event->n_nodes, stream->capture_tail, stream->n_capture_tail)) {
+    return tarni_sim_no_host_memory(stream->device, "cuEventRecord");
+  }
+  tarni_sim_record_drop(event->record);
+  event->record = NULL;
+  event->capture_id = stream->capture->id;
+  return TARN_OK;
+}
+
+static tarn_status capture_join(sim_stream *stream, sim_capture *capture, const sim_event *event) {
+  if (stream == stream->device->legacy) {
+    capture->is_invalid = true;
+    return tarni_sim_fail_code(stream->device, SIM_CUDA_CAPTURE_UNSUPPORTED, "cuStreamWaitEvent",
+                               0);
+  }
+  if (capture->is_invalid) {
+    return tarni_sim_fail_code(stream->device, SIM_CUDA_CAPTURE_INVALIDATED, "cuStreamWaitEvent",
+                               0);
+  }
+  if (!nodes_unite(&stream->capture_tail, &stream->n_capture_tail, event->nodes, event->n_nodes)) {
+    return tarni_sim_no_host_memory(stream->device, "cuStreamWaitEvent");
+  }
+  stream->capture = capture;
+  return TARN_OK;
+}
+
+tarn_status tarni_sim_capture_wait(sim_stream *stream, sim_event *event) {
+  sim_device *device = stream->device;
+  if (event->capture_id == 0) {
+    if (event->record == NULL) {
+      return capture_check(stream, "cuStreamWaitEvent"); /* never recorded: nothing to wait for */
+    }
+    TARN_TRY(capture_check(stream, "cuStreamWaitEvent"));
+    return tarni_sim_capture_refuse(stream, SIM_CUDA_CAPTURE_ISOLATION, "cuStreamWaitEvent");
+  }
+  sim_capture *capture = capture_find(device, event->capture_id);
+  if (capture == NULL) {
+    if (stream->capture != NULL) {
+      return tarni_sim_capture_refuse(stream, SIM_CUDA_CAPTURE_ISOLATION, "cuStreamWaitEvent");
+    }
+    return tarni_sim_fail_code(device, SIM_CUDA_CAPTURED_EVENT, "cuStreamWaitEvent", 0);
+  }
+  if (stream->capture != NULL && stream->capture != capture) {
+    capture->is_invalid = true;
+    return tarni_sim_capture_refuse(stream, SIM_CUDA_CAPTURE_MERGE, "cuStreamWaitEvent");
+  }
+  return capture_join(stream, capture, event);
+}
+
+/* ---- Begin and end ---- */
+
+tarn_status tarni_sim_capture_state(tarni_port *port, tarn_stream handle,
+                                    tarni_capture_state *state) {
+  sim_device *device = (sim_device *)port;
+  TARN_TRY(tarni_sim_begin(device, TARN_CALL_CAPTURE_STATE, 0));
+  sim_stream *stream;
+  const tarn_status status =
+      tarni_sim_stream_get(device, handle, "cuStreamGetCaptureInfo", &stream);
+  if (status == TARN_OK && stream->capture != NULL) {
+    state->status = stream->capture->is_invalid ? TARNI_CAPTURE_INVALIDATED : TARNI_CAPTURE_ACTIVE;
+    state->id = stream->capture->id;
+  }
+  return tarni_sim_end(device, status);
+}
+
+static tarn_status capture_start(sim_device *device, sim_stream *stream, tarni_capture_mode mode) {
+  if (stream == device->legacy) {
+    return tarni_sim_fail_code(device, SIM_CUDA_CAPTURE_UNSUPPORTED, "cuStreamBeginCapture", 0);
+  }
+  if (stream->capture != NULL) {
+    return tarni_sim_fail_code(device, SIM_CUDA_ILLEGAL_STATE, "cuStreamBeginCapture", 0);
+  }
+  sim_capture *capture = malloc(sizeof(*capture));
+  sim_graph *graph = calloc(1, sizeof(*graph));
+  if (capture == NULL || graph == NULL) {
+    free(capture);
+    free(graph);
+    return tarni_sim_no_host_memory(device, "cuStreamBeginCapture");
+  }
+  graph->references = 1;
+  *capture = (sim_capture){.id = ++tarni_sim_world.last_capture_id,
+                           .mode = mode,
+                           .thread = tarni_sim_thread(),
+                           .origin = stream,
+                           .graph = graph,
+                           .next = device->captures};
+  device->captures = capture;
+  stream->capture = capture;
+  stream->n_capture_tail = 0;
+  return TARN_OK;
+}
+
+tarn_status tarni_sim_capture_begin(tarni_port *port, tarn_stream handle, tarni_capture_mode mode) {
+  sim_device *device = (sim_device *)port;
+  TARN_TRY(tarni_sim_begin(device, TARN_CALL_CAPTURE_BEGIN, 0));
+  sim_stream *stream;
+  tarn_status status = tarni_sim_stream_get(device, handle, "cuStreamBeginCapture", &stream);
+  if (status == TARN_OK) {
+    status = capture_start(device, stream, mode);
+  }
+  return tarni_sim_end(device, status);
+}
+
+/* Marks a node and all that comes before it. Dependencies have smaller numbers. */
+static void mark_ancestors(const sim_graph *graph, bool *is_marked) {
+  for (uint32_t i = graph->n_nodes; i-- != 0;) {
+    for (uint32_t j = 0; is_marked[i] && j < graph->nodes[i].n_after; j++) {
+      is_marked[graph->nodes[i].after[j]] = true;
+    }
+  }
+}
+
+/* Whether all that other streams did in the capture comes before where the first stream is now. */
+static bool capture_is_joined(const sim_device *device, const sim_capture *capture) {
+  bool *is_marked = calloc(capture->graph->n_nodes + 1, sizeof(*is_marked));
+  if (is_marked == NULL) {
+    return false;
+  }
+  for (uint32_t i = 0; i < capture->origin->n_capture_tail; i++) {
+    is_marked[capture->origin->capture_tail[i]] = true;
+  }
+  mark_ancestors(capture->graph, is_marked);
+  bool is_joined = true;
+  for (const sim_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+    for (uint32_t i = 0; stream->capture == capture && i < stream->n_capture_tail; i++) {
+      is_joined = is_joined && is_marked[stream->capture_tail[i]];
+    }
+  }
+  free(is_marked);
+  return is_joined;
+}
+
+/* Forgets a capture; its graph goes to the caller. */
+static sim_graph *capture_remove(sim_device *device, sim_capture *capture) {
+  for (sim_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+    if (stream->capture == capture) {
+      stream->capture = NULL;
+      stream->n_capture_tail = 0;
+    }
+  }
+  sim_capture **link = &device->captures;
+  while (*link != capture) {
+    link = &(*link)->next;
+  }
+  *link = capture->next;
+  sim_graph *graph = capture->graph;
+  free(capture);
+  return graph;
+}
+
+static tarn_status capture_stop(sim_device *device, sim_stream *stream, tarni_graph *out) {
+  sim_capture *capture = stream->capture;
+  if (capture == NULL) {
+    return tarni_sim_fail_code(device, SIM_CUDA_ILLEGAL_STATE, "cuStreamEndCapture", 0);
+  }
+  if (capture->origin != stream) {
+    return tarni_sim_fail_code(device, SIM_CUDA_CAPTURE_UNMATCHED, "cuStreamEndCapture", 0);
+  }
+  if (capture->mode != TARNI_CAPTURE_RELAXED && capture->thread != tarni_sim_thread()) {
+    return tarni_sim_fail_code(device, SIM_CUDA_CAPTURE_WRONG_THREAD, "cuStreamEndCapture", 0);
+  }
+  int code = SIM_CUDA_SUCCESS;
+  if (capture->is_invalid) {
+    code = SIM_CUDA_CAPTURE_INVALIDATED;
+  } else if (!capture_is_joined(device, capture)) {
+    code = SIM_CUDA_CAPTURE_UNJOINED;
+  }
+  sim_graph *graph = capture_remove(device, capture);
+  if (code != SIM_CUDA_SUCCESS) {
+    tarni_sim_graph_drop(graph);
+    return tarni_sim_fail_code(device, code, "cuStreamEndCapture", 0);
+  }
+  device->n_graphs++;
+  *out = graph;
+  return TARN_OK;
+}
+
+tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream handle, tarni_graph *graph) {
+  sim_device *device = (sim_device *)port;
+  TARN_TRY(tarni_sim_begin(device, TARN_CALL_CAPTURE_END, 0));
+  sim_stream *stream;
+  tarn_status status = tarni_sim_stream_get(device, handle, "cuStreamEndCapture", &stream);
+  if (status == TARN_OK) {
+    status = capture_stop(device, stream, graph);
+  }
+  return tarni_sim_end(device, status);
+}
+
+void tarni_sim_capture_close(sim_device *device) {
+  while (device->captures != NULL) {
+    tarn_sim_finding finding = {.kind = TARN_SIM_LEAK};
+    tarni_sim_oracle_find(device, &finding, "capture %llu was never ended",
+                          (unsigned long long)device->captures->id);
+    tarni_sim_graph_drop(capture_remove(device, device->captures));
+  }
+}

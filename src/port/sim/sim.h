@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The simulated GPU: every struct and every function that its files share, grouped by the file that
+ * owns it. Glossary:
+ *   device     one simulated GPU; all devices of a process share one lock (a stream of one may wait
+ *              for an event of another), so everything here is under that lock unless it says else
+ *   slot       a component of the vector clocks: a stream, or a branch of an executable graph
+ *   epoch      the how-manieth operation of a slot
+ *   clock      for each slot the last epoch that is ordered before something
+ *   operation  a unit of work in a stream's queue; submitted (and judged by the oracle) at once,
+ *              run later, when the scheduler pleases
+ *   region     an address range that the device knows: a reservation, or one allocation
+ *   mapping    a chunk seen at an address; plain, pooled and pinned memory is a region that is one
+ *              mapping of a chunk of its own
+ *   history    what the oracle knows about some bytes: owner, last write, reads since
+ */
+#ifndef TARNI_SIM_H
+#define TARNI_SIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/lock.h"
+#include "base/rng.h"
+#include "port/port.h"
+#include "tarn/sim.h"
+
+/* CUDA's own result codes, as the simulated driver reports them. */
+enum {
+  SIM_CUDA_SUCCESS = 0,
+  SIM_CUDA_INVALID_VALUE = 1,
+  SIM_CUDA_OUT_OF_MEMORY = 2,
+  SIM_CUDA_INVALID_HANDLE = 400,
+  SIM_CUDA_ILLEGAL_STATE = 401,
+  SIM_CUDA_NOT_READY = 600,
+  SIM_CUDA_ILLEGAL_ADDRESS = 700,
+  SIM_CUDA_ALREADY_REGISTERED = 712,
+  SIM_CUDA_NOT_REGISTERED = 713,
+  SIM_CUDA_NOT_SUPPORTED = 801,
+  SIM_CUDA_CAPTURE_UNSUPPORTED = 900,
+  SIM_CUDA_CAPTURE_INVALIDATED = 901,
+  SIM_CUDA_CAPTURE_MERGE = 902,
+  SIM_CUDA_CAPTURE_UNMATCHED = 903,
+  SIM_CUDA_CAPTURE_UNJOINED = 904,
+  SIM_CUDA_CAPTURE_ISOLATION = 905,
+  SIM_CUDA_CAPTURED_EVENT = 907,
+  SIM_CUDA_CAPTURE_WRONG_THREAD = 908,
+};
+
+/* ---- clock.c: vector clocks -------------------------------------------------------------------*/
+typedef struct sim_clock {
+  uint64_t *epochs;
+  uint32_t n; /* slots beyond n are at 0 */
+  uint32_t capacity;
+} sim_clock;
+
+void tarni_sim_clock_free(sim_clock *clock);
+bool tarni_sim_clock_join(sim_clock *clock, const sim_clock *other); /* false: out of host memory */
+bool tarni_sim_clock_raise(sim_clock *clock, uint32_t slot, uint64_t epoch);
+
+static inline uint64_t tarni_sim_clock_at(const sim_clock *clock, uint32_t slot) {
+  return slot < clock->n ? clock->epochs[slot] : 0;
+}
+
+/* ---- shadow.c: histories by byte range --------------------------------------------------------*/
+typedef struct sim_use {
+  uint64_t epoch;
+  uint64_t stream_id;
+  uint64_t owner;
+  uint32_t slot;
+  uint8_t operation; /* sim_operation_kind */
+  bool is_write;
+} sim_use;
+
+typedef struct sim_history {
+  uint32_t references; /* a split shares it; a change to a part makes a new one */
+  uint16_t n_uses;
+  uint16_t capacity;
+  bool is_freed; /* its owner gave it back */
+  uint64_t owner;
+  sim_use uses[]; /* the last write and what is not ordered before a later use */
+} sim_history;
+
+typedef struct sim_segment {
+  uint32_t start; /* offset in its page; it ends where the next begins */
+  sim_history *history;
+} sim_segment;
+
+enum { SIM_SHADOW_PAGE_LOG2 = 21 };
+
+typedef struct sim_shadow_page {
+  sim_segment *segments; /* sorted; the first starts at 0 once there is any */
+  uint32_t n;
+  uint32_t capacity;
+} sim_shadow_page;
+
+typedef struct sim_shadow {
+  uint64_t size;
+  sim_shadow_page *pages;
+} sim_shadow;
+
+/* Visits the pieces of [offset, offset + size), with boundaries of its own at both ends. The
+ * visitor gets the slot that holds the piece's history (NULL history: never used) and may replace
+ * it. */
+typedef bool (*sim_shadow_visit)(sim_history **history, uint64_t offset, uint64_t size, void *user);
+
+bool tarni_sim_shadow_init(sim_shadow *shadow, uint64_t size);
+void tarni_sim_shadow_free(sim_shadow *shadow);
+bool tarni_sim_shadow_walk(sim_shadow *shadow, uint64_t offset, uint64_t size,
+                           sim_shadow_visit visit, void *user);
+sim_history *tarni_sim_history_own(sim_history **history); /* this piece's alone; NULL: no memory */
+bool tarni_sim_history_add(sim_history **history, const sim_use *use);
+void tarni_sim_history_drop(sim_history *history);
+
+/* ---- memory.c: chunks, regions, mappings ------------------------------------------------------*/
+typedef struct sim_device sim_device;
+typedef struct sim_stream sim_stream;
+
+typedef struct sim_chunk {
+  tarni_chunk id;
+  uint64_t size;
+  uint64_t file_offset;
+  int file; /* the device's file, or its own once it is exported; -1: host memory */
+  bool owns_file;
+  bool counts;        /* against the device's capacity */
+  uint32_t n_handles; /* that the program still holds */
+  uint32_t n_mappings;
+  uint64_t inode; /* of its own file, 0 if it has none */
+  sim_shadow shadow;
+} sim_chunk;
+
+typedef struct sim_mapping {
+  tarn_ptr address;
+  uint64_t size;
+  sim_chunk *chunk;
+  bool has_access;
+  sim_use *uses; /* the last by each slot: must be seen complete before it is unmapped */
+  uint32_t n_uses;
+  uint32_t uses_capacity;
+} sim_mapping;
+
+typedef enum sim_region_kind {
+  SIM_REGION_RESERVED,
+  SIM_REGION_PLAIN,
+  SIM_REGION_POOL,
+  SIM_REGION_HOST,       /* host_alloc */
+  SIM_REGION_REGISTERED, /* host_register */
+} sim_region_kind;
+
+typedef struct sim_region {
+  tarn_ptr address;
+  uint64_t size;
+  uint64_t granule; /* size of the address range that one entry of `mappings` stands for */
+  sim_region_kind kind;
+  bool in_use; /* pool: allocated, not freed yet */
+  sim_mapping **mappings;
+  struct sim_pool *pool;
+  sim_use freed_by; /* pool: the operation that freed it */
+  struct sim_record *freed_record;
+  struct sim_region *next_free;
+} sim_region;
+
+tarn_status tarni_sim_reserve(tarni_port *port, uint64_t size, uint64_t alignment,
+                              tarn_ptr *address);
+tarn_status tarni_sim_unreserve(tarni_port *port, tarn_ptr address, uint64_t size);
+tarn_status tarni_sim_create(tarni_port *port, uint64_t size, tarni_chunk *chunk);
+tarn_status tarni_sim_release(tarni_port *port, tarni_chunk chunk);
+tarn_status tarni_sim_map(tarni_port *port, tarn_ptr address, uint64_t size, tarni_chunk chunk);
+tarn_status tarni_sim_access(tarni_port *port, tarn_ptr address, uint64_t size);
+tarn_status tarni_sim_unmap(tarni_port *port, tarn_ptr address, uint64_t size);
+tarn_status tarni_sim_export(tarni_port *port, tarni_chunk chunk, int *descriptor);
+tarn_status tarni_sim_import(tarni_port *port, int descriptor, tarni_chunk *chunk);
+sim_region *tarni_sim_region_find(const sim_device *device, tarn_ptr address);
+sim_mapping *tarni_sim_mapping_find(const sim_device *device, tarn_ptr address);
+/* Whether every byte of the range can be used by the device now. */
+bool tarni_sim_range_is_mapped(const sim_device *device, tarn_ptr address, uint64_t size);
+void tarni_sim_memory_close(sim_device *device);
+tarn_status tarni_sim_region_make(sim_device *device, sim_region_kind kind, uint64_t size,
+                                  void *host, sim_region **region);
+void tarni_sim_region_drop(sim_device *device, sim_region *region);
+
+/* ---- pool.c: plain, pinned and pooled memory
+ * ----------------------------------------------------*/
+tarn_status tarni_sim_plain_alloc(tarni_port *port, uint64_t size, tarn_ptr *address);
+tarn_status tarni_sim_plain_free(tarni_port *port, tarn_ptr address);
+tarn_status tarni_sim_host_alloc(tarni_port *port, uint64_t size, unsigned flags, void **pointer);
+tarn_status tarni_sim_host_free(tarni_port *port, void *pointer);
+tarn_status tarni_sim_host_register(tarni_port *port, void *pointer, uint64_t size);
+tarn_status tarni_sim_host_unregister(tarni_port *port, void *pointer);
+tarn_status tarni_sim_pool_create(tarni_port *port, uint64_t threshold, tarni_pool *pool);
+tarn_status tarni_sim_pool_destroy(tarni_port *port, tarni_pool pool);
+tarn_status tarni_sim_pool_trim(tarni_port *port, tarni_pool pool, uint64_t keep_bytes);
+tarn_status tarni_sim_pool_alloc(tarni_port *port, tarni_pool pool, uint64_t size,
+                                 tarn_stream stream, tarn_ptr *address);
+tarn_status tarni_sim_pool_free(tarni_port *port, tarn_ptr address, tarn_stream stream);
+void tarni_sim_pools_settle(sim_device *device); /* at every synchronisation of the host */
+void tarni_sim_pools_close(sim_device *device);
+
+/* ---- bytes.c: the process's address space; the only file that touches simulated memory
+ * ---------*/
+int tarni_sim_bytes_file(void);
+bool tarni_sim_bytes_grow(int file, uint64_t size);
+void *tarni_sim_bytes_reserve(uint64_t size, uint64_t alignment);
+bool tarni_sim_bytes_unreserve(void *address, uint64_t size);
+bool tarni_sim_bytes_map(void *address, uint64_t size, int file, uint64_t offset);
+bool tarni_sim_bytes_unmap(void *address, uint64_t size);
+bool tarni_sim_bytes_transfer(int from, uint64_t offset, int to, uint64_t size);
+void tarni_sim_bytes_discard(int file, uint64_t offset, uint64_t size);
+bool tarni_sim_bytes_is_host(tarn_ptr address, uint64_t size); /* ordinary memory of the process */
+void tarni_sim_bytes_copy(tarn_ptr destination, tarn_ptr source, uint64_t size);
+void tarni_sim_bytes_fill(tarn_ptr destination, uint8_t value, uint64_t size);
+
+/* ---- stream.c, event.c: queues and what orders them -------------------------------------------*/
+
+/* One record of an event: what a wait waits for. Shared by the event, its operation and waits. */
+typedef struct sim_record {
+  uint32_t references;
+  bool is_done;
+  uint64_t end_ns;
+  sim_clock clock;
+  struct sim_record *next_free;
+} sim_record;
+
+typedef enum sim_operation_kind {
+  SIM_OP_NONE,
+  SIM_OP_KERNEL,
+  SIM_OP_COPY,
+  SIM_OP_FILL,
+  SIM_OP_RECORD,
+  SIM_OP_WAIT,
+  SIM_OP_VALUE_WRITE,
+  SIM_OP_VALUE_WAIT,
+  SIM_OP_POOL_FREE,
+  SIM_OP_GRAPH,
+} sim_operation_kind;
+
+/* What an operation does, apart from where it is queued: also a node of a graph. */
+typedef struct sim_work {
+  sim_operation_kind kind;
+  uint8_t value;
+  bool owns_source; /* `source` is a staged copy of ordinary host memory, to be freed */
+  uint32_t n_ranges;
+  tarn_ptr destination;
+  tarn_ptr source;
+  uint64_t size;
+  uint64_t *word; /* of a value operation; size holds the value */
+  tarn_sim_range *ranges;
+  void (*run)(void *user);
+  void *user;
+  uint64_t nanoseconds;
+} sim_work;
+
+typedef struct sim_operation {
+  struct sim_operation *next;
+  sim_work work;
+  sim_record *after;     /* must be done before this runs: WAIT, GRAPH */
+  sim_record *record;    /* done when this has run: RECORD, GRAPH */
+  struct sim_exec *exec; /* GRAPH */
+  uint32_t *n_open;      /* GRAPH: for each node the dependencies not yet run */
+  uint32_t *ready;       /* GRAPH: nodes that can run; shares its memory with n_open */
+  uint32_t n_ready;
+  uint32_t n_left; /* GRAPH: nodes not yet run */
+} sim_operation;
+
+struct sim_stream {
+  uint32_t is_live; /* SIM_STREAM_LIVE */
+  uint32_t slot;
+  uint64_t id;
+  sim_device *device;
+  uint64_t epoch;         /* operations submitted */
+  uint64_t n_done;        /* operations run */
+  sim_clock clock;        /* what is ordered before the next operation */
+  uint64_t host_version;  /* of the host clock last joined */
+  uint64_t tail_ns;       /* virtual time at which the queue is empty */
+  uint64_t legacy_joined; /* per-thread default stream: legacy epoch last waited for, and back */
+  uint64_t joined_by_legacy;
+  sim_operation *head, **tail;
+  uint32_t pending_index; /* in the device's list of streams with work; UINT32_MAX: none */
+  const void *thread;     /* whose default stream it is */
+  struct sim_capture *capture;
+  uint32_t *capture_tail; /* nodes that the next captured node follows */
+  uint32_t n_capture_tail;
+  sim_stream *next;
+};
+
+typedef struct sim_event {
+  uint32_t is_live;
+  sim_device *device;
+  sim_record *record;  /* NULL: never recorded */
+  uint64_t capture_id; /* recorded in a capture that may be over; 0: not */
+  uint32_t *nodes;     /* in a capture: what a waiter follows */
+  uint32_t n_nodes;
+  struct sim_event *next;
+} sim_event;
+
+enum { SIM_STREAM_LIVE = 0x7357, SIM_EVENT_LIVE = 0xe7e7 };
+
+tarn_status tarni_sim_stream_create(tarni_port *port, tarn_stream *stream);
+tarn_status tarni_sim_stream_destroy(tarni_port *port, tarn_stream stream);
+tarn_status tarni_sim_stream_id(tarni_port *port, tarn_stream stream, uint64_t *id);
+tarn_status tarni_sim_stream_query(tarni_port *port, tarn_stream stream);
+tarn_status tarni_sim_stream_sync(tarni_port *port, tarn_stream stream);
+tarn_status tarni_sim_event_create(tarni_port *port, tarni_event *event);
+tarn_status tarni_sim_event_destroy(tarni_port *port, tarni_event event);
+tarn_status tarni_sim_event_record(tarni_port *port, tarni_event event, tarn_stream stream);
+tarn_status tarni_sim_event_query(tarni_port *port, tarni_event event);
+tarn_status tarni_sim_event_sync(tarni_port *port, tarni_event event);
+tarn_status tarni_sim_event_wait(tarni_port *port, tarn_stream stream, tarni_event event);
+
+/* The stream behind a handle, the special ones included. Fails for a stream that is gone. */
+tarn_status tarni_sim_stream_get(sim_device *device, tarn_stream handle, const char *entry,
+                                 sim_stream **stream);
+bool tarni_sim_streams_open(sim_device *device);
+void tarni_sim_streams_close(sim_device *device);
+/* Makes the stream's next operation follow what the host has seen and what CUDA orders by itself.
+ */
+tarn_status tarni_sim_stream_prepare(sim_stream *stream);
+/* Counts one more operation of the stream and puts it into its clock. */
+bool tarni_sim_stream_advance(sim_stream *stream);
+void tarni_sim_stream_push(sim_stream *stream, sim_operation *operation);
+/* The host has seen the stream, or a record, complete. */
+void tarni_sim_observe_stream(sim_stream *stream);
+void tarni_sim_observe(sim_device *device, const sim_clock *clock, uint64_t end_ns);
+sim_operation *tarni_sim_operation_take(sim_operation_kind kind);
+void tarni_sim_operation_give(sim_operation *operation);
+sim_record *tarni_sim_record_take(void);
+void tarni_sim_record_drop(sim_record *record);
+uint32_t tarni_sim_slot_take(uint64_t *epoch); /* UINT32_MAX: no host memory */
+void tarni_sim_slot_give(uint32_t slot, uint64_t epoch);
+tarn_status tarni_sim_record_on(sim_stream *stream, sim_record **record);
+tarn_status tarni_sim_wait_on(sim_stream *stream, sim_record *record);
+
+/* ---- work.c: copies, fills, values, kernels
+ * -----------------------------------------------------*/
+tarn_status tarni_sim_copy(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
+                           tarn_stream stream);
+tarn_status tarni_sim_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
+                                uint64_t size);
+tarn_status tarni_sim_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
+                           tarn_stream stream);
+tarn_status tarni_sim_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,
+                                uint64_t size);
+tarn_status tarni_sim_value_write(tarni_port *port, tarn_stream stream, uint64_t *word,
+                                  uint64_t value);
+tarn_status tarni_sim_value_wait(tarni_port *port, tarn_stream stream, const uint64_t *word,
+                                 uint64_t value);
+tarn_status tarni_sim_kernel(sim_device *device, const tarn_sim_kernel *kernel, tarn_stream stream);
+/* Does one piece of work. False: it has to wait (a value that is not there yet). */
+bool tarni_sim_work_run(sim_device *device, const sim_work *work);
+void tarni_sim_work_free(sim_work *work);
+
+/* ---- schedule.c: when pending work runs
+ * ---------------------------------------------------------*/
+void tarni_sim_tick(sim_device *device); /* after each call */
+bool tarni_sim_step(sim_device *device); /* false: nothing could run */
+void tarni_sim_finish_stream(sim_device *device, sim_stream *stream);
+void tarni_sim_finish_record(sim_device *device, sim_record *record);
+void tarni_sim_finish_device(sim_device *device); /* and the host has seen it */
+
+/* ---- capture.c, graph.c: captures and what they record
+ * -------------------------------------------------------------*/
+typedef struct sim_node {
+  sim_work work;
+  uint32_t *after; /* nodes that come before it */
+  uint32_t n_after;
+  uint32_t chain; /* which of the exec's slots it counts on */
+} sim_node;
+
+typedef struct sim_graph {
+  uint32_t references; /* the program's handle and each exec */
+  sim_node *nodes;     /* in an order that the dependencies allow */
+  uint32_t n_nodes;
+  uint32_t capacity;
+} sim_graph;
+
+typedef struct sim_exec {
+  uint32_t references; /* the program's handle and each pending launch */
+  sim_graph *graph;
+  uint32_t n_chains;
+  uint32_t *chain_slots;
+  uint64_t *chain_epochs;
+  uint32_t *followers;      /* of all nodes, one after the other */
+  uint32_t *followers_from; /* for each node where its own begin; one more at the end */
+  sim_record *last_launch;
+} sim_exec;
+
+typedef struct sim_capture {
+  uint64_t id;
+  tarni_capture_mode mode;
+  const void *thread;
+  sim_stream *origin;
+  bool is_invalid;
+  sim_graph *graph;
+  struct sim_capture *next;
+} sim_capture;
+
+tarn_status tarni_sim_capture_state(tarni_port *port, tarn_stream stream,
+                                    tarni_capture_state *state);
+tarn_status tarni_sim_capture_begin(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);
+tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream stream, tarni_graph *graph);
+tarn_status tarni_sim_graph_instantiate(tarni_port *port, tarni_graph graph,
+                                        tarni_graph_exec *exec);
+tarn_status tarni_sim_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream stream);
+tarn_status tarni_sim_graph_destroy(tarni_port *port, tarni_graph graph, tarni_graph_exec exec);
+void tarni_sim_graph_drop(sim_graph *graph);
+
+/* Whether an unsafe call (plain_alloc, event_query, ...) is legal for this thread now; if not, it
+ * invalidates the captures concerned and fails. */
+tarn_status tarni_sim_capture_allows(sim_device *device, const char *entry);
+tarn_status tarni_sim_capture_add(sim_stream *stream, const sim_work *work);
+tarn_status tarni_sim_capture_refuse(sim_stream *stream, int code, const char *entry);
+tarn_status tarni_sim_capture_record(sim_stream *stream, sim_event *event);
+tarn_status tarni_sim_capture_wait(sim_stream *stream, sim_event *event);
+void tarni_sim_exec_drop(sim_exec *exec);
+void tarni_sim_capture_close(sim_device *device);
+/* Runs one node of a launch that is ready; false when none is. */
+bool tarni_sim_graph_step(sim_device *device, sim_operation *operation);
+
+/* ---- oracle.c: findings
+ * -------------------------------------------------------------------------*/
+typedef struct sim_actor { /* who does something, and what is ordered before it */
+  const sim_clock *clock;
+  uint64_t epoch;
+  uint64_t stream_id;
+  uint32_t slot;
+  sim_operation_kind operation;
+} sim_actor;
+
+/* Judges one piece of work and notes its uses. False: a range is not mapped (found, too). */
+bool tarni_sim_oracle_work(sim_device *device, const sim_actor *actor, const sim_work *work);
+bool tarni_sim_oracle_use(sim_device *device, const sim_actor *actor, const tarn_sim_range *range);
+void tarni_sim_oracle_unmap(sim_device *device, sim_mapping *mapping);
+void tarni_sim_oracle_find(sim_device *device, tarn_sim_finding *finding, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+const char *tarni_sim_operation_name(sim_operation_kind kind);
+
+/* ---- call.c: what every entry begins and ends with
+ * ----------------------------------------------*/
+typedef struct sim_fault {
+  tarn_call call; /* TARN_CALL_COUNT: any */
+  uint64_t nth;   /* calls until it strikes; 0: no plan */
+  uint64_t times; /* how often it still strikes; 0: for good */
+  bool is_endless;
+  int code;
+} sim_fault;
+
+typedef enum sim_order { SIM_ORDER_RANDOM, SIM_ORDER_LAZY, SIM_ORDER_EAGER } sim_order;
+
+typedef struct sim_config {
+  uint64_t capacity_bytes;
+  uint64_t granularity_bytes;
+  uint64_t seed;
+  uint64_t id;
+  sim_order order;
+  bool has_vmm;
+  bool has_pool;
+  bool has_register;
+  sim_fault fault;
+} sim_config;
+
+tarn_status tarni_sim_config_parse(const char *options, sim_config *config);
+
+typedef struct sim_pool {
+  uint64_t threshold;
+  uint64_t cached_bytes;
+  uint64_t n_live;
+  sim_region *free_list;
+  struct sim_pool *next;
+} sim_pool;
+
+enum { SIM_MAX_FINDINGS = 64 };
+
+struct sim_device {
+  tarni_port port; /* first: a device is a port */
+  /* immutable after open: */
+  sim_config config;
+  /* lock SIM, all that follows: */
+  tarni_rng rng;
+  uint64_t now_ns;
+  int sticky_code;
+  sim_fault fault;
+  uint64_t n_faults;
+  int file;
+  uint64_t file_end;
+  tarni_chunk last_chunk;
+  uint64_t created_bytes, peak_bytes, mapped_bytes;
+  sim_chunk **chunks; /* sorted by id */
+  uint32_t n_chunks, chunks_capacity;
+  sim_region **regions; /* sorted by address */
+  uint32_t n_regions, regions_capacity;
+  sim_pool *pools;
+  sim_stream *streams; /* live and dead: a handle is never an invalid address */
+  sim_stream *legacy;
+  sim_event *free_events; /* an event handle is never an invalid address either */
+  uint64_t n_events;
+  uint64_t n_pending_operations, n_operations;
+  sim_capture *captures;
+  uint64_t n_execs, n_graphs;
+  tarn_sim_finding findings[SIM_MAX_FINDINGS];
+  uint64_t n_findings;
+  tarn_sim_on_finding on_finding;
+  void *on_finding_user;
+};
+
+/* Takes the lock, counts the call and its cost, and fails if the fault plan or a broken device says
+ * so; the lock is then released again. On success every path ends with tarni_sim_end. */
+tarn_status tarni_sim_begin(sim_device *device, tarn_call call, uint64_t size);
+tarn_status tarni_sim_end(sim_device *device, tarn_status status);
+void tarni_sim_lock(void);
+void tarni_sim_unlock(void);
+/* A failure of the simulated driver, as the cuda port would report it. */
+tarn_status tarni_sim_fail_code(sim_device *device, int code, const char *entry, uint64_t size);
+tarn_status tarni_sim_no_host_memory(sim_device *device, const char *entry);
+tarn_status tarni_sim_no_addresses(sim_device *device, uint64_t size);
+/* Wrong use of a handle or an address: a finding and a failure. */
+tarn_status tarni_sim_misuse(sim_device *device, int code, const char *entry, const char *what,
+                             uint64_t value);
+/* Adds the part of a call's cost that depends on what it was done to. */
+void tarni_sim_charge(sim_device *device, tarn_call call, uint64_t size);
+const void *tarni_sim_thread(void); /* a token for the calling thread */
+
+/* The world: what all devices share. Under the lock. */
+typedef struct sim_world {
+  sim_clock host; /* what the host has seen complete */
+  uint64_t host_version;
+  uint32_t n_slots;
+  uint32_t *free_slots; /* streams that are gone; usable once seen complete */
+  uint64_t *free_epochs;
+  uint32_t n_free, free_capacity;
+  uint64_t *slot_epochs; /* where a slot goes on counting */
+  uint32_t slots_capacity;
+  uint64_t last_capture_id;
+  uint64_t last_stream_id;
+  sim_stream **pending; /* streams with work in their queues, of all devices */
+  uint32_t n_pending, pending_capacity;
+  sim_operation *free_operations;
+  sim_record *free_records;
+} sim_world;
+
+extern sim_world tarni_sim_world;
+
+#endif
