@@ -9,7 +9,7 @@ CTEST_ARGS ?=
 RUN_COMMAND ?= build/tarn probe
 
 .PHONY: all run test test-release bench check install clean
-.PHONY: build dev asan tsan coverage fuzz test-asan test-tsan test-clang
+.PHONY: build dev asan tsan coverage fuzz test-asan test-tsan test-coverage test-clang
 all: build
 
 # Each profile of cmake/profiles.cmake has its build folder; release has build/ itself.
@@ -29,8 +29,9 @@ test: test-release dev
 test-release: build
 	cd build && ctest --output-on-failure -j $(JOBS) -L 'unit|conform|sim|example' $(CTEST_ARGS)
 
-test-asan test-tsan: test-%: %
+test-asan test-tsan test-coverage: test-%: %
 	cd build-$* && ctest --output-on-failure -j $(JOBS) -LE checks $(CTEST_ARGS)
+	$(if $(filter coverage,$*),scripts/coverage)
 
 # A second compiler, with its own warnings.
 test-clang:
