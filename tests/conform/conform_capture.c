@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Conformance: begin and end of a capture, its identity, forks and joins. */
+#include "conform/conform.h"
+
+enum { FORK_BYTES = 4096 };
+
+typedef struct fork_scene {
+  tarn_stream origin;
+  tarn_stream branch;
+  tarni_event fork;
+  tarni_event join;
+  tarn_ptr block;
+} fork_scene;
+
+static bool fork_set_up(fork_scene *scene) {
+  return CHECK_OK(tarni_port_stream_create(conform_port, &scene->origin)) &&
+         CHECK_OK(tarni_port_stream_create(conform_port, &scene->branch)) &&
+         CHECK_OK(tarni_port_event_create(conform_port, &scene->fork)) &&
+         CHECK_OK(tarni_port_event_create(conform_port, &scene->join)) &&
+         CHECK_OK(tarni_port_plain_alloc(conform_port, FORK_BYTES * 2, &scene->block));
+}
+
+static void fork_take_down(fork_scene *scene) {
+  CHECK_OK(tarni_port_stream_sync(conform_port, scene->origin));
+  CHECK_OK(tarni_port_stream_sync(conform_port, scene->branch));
+  CHECK_OK(tarni_port_plain_free(conform_port, scene->block));
+  CHECK_OK(tarni_port_event_destroy(conform_port, scene->fork));
+  CHECK_OK(tarni_port_event_destroy(conform_port, scene->join));
+  CHECK_OK(tarni_port_stream_destroy(conform_port, scene->origin));
+  CHECK_OK(tarni_port_stream_destroy(conform_port, scene->branch));
+}
+
+static tarni_capture_state state_of(tarn_stream stream) {
+  tarni_capture_state state = {0};
+  CHECK_OK(tarni_port_capture_state(conform_port, stream, &state));
+  return state;
+}
+
+/* Ends a capture of which only that it ends is known. */
+static void end_capture_anyhow(tarn_stream stream) {
+  tarni_graph graph;
+  if (tarni_port_capture_end(conform_port, stream, &graph) == TARN_OK) {
+    (void)tarni_port_graph_destroy(conform_port, graph, NULL);
+  }
+}
+
+static void state_and_identity(void) {
+  fork_scene scene;
+  tarni_graph graph;
+  if (!fork_set_up(&scene)) {
+    return;
+  }
+  CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_NONE);
+  CHECK_EQ(state_of(NULL).status, TARNI_CAPTURE_NONE);
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_THREAD_LOCAL));
+  const tarni_capture_state first = state_of(scene.origin);
+  CHECK_EQ(first.status, TARNI_CAPTURE_ACTIVE);
+  CHECK(first.id != 0);
+  CHECK_EQ(state_of(scene.branch).status, TARNI_CAPTURE_NONE);
+  CHECK_OK(tarni_port_capture_end(conform_port, scene.origin, &graph));
+  CHECK_OK(tarni_port_graph_destroy(conform_port, graph, NULL));
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_THREAD_LOCAL));
+  CHECK(state_of(scene.origin).id != first.id);
+  CHECK_OK(tarni_port_capture_end(conform_port, scene.origin, &graph));
+  CHECK_OK(tarni_port_graph_destroy(conform_port, graph, NULL));
+  fork_take_down(&scene);
+}
+
+/* Captured work is recorded, not done. */
+static void captured_work_does_not_run(void) {
+  fork_scene scene;
+  tarni_graph graph;
+  if (!fork_set_up(&scene)) {
+    return;
+  }
+  CHECK_OK(tarni_port_fill_sync(conform_port, scene.block, 0x10, FORK_BYTES));
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_RELAXED));
+  CHECK_OK(tarni_port_fill(conform_port, scene.block, 0x20, FORK_BYTES, scene.origin));
+  CHECK_OK(tarni_port_capture_end(conform_port, scene.origin, &graph));
+  CHECK_OK(tarni_port_stream_sync(conform_port, scene.origin));
+  CHECK_EQ(conform_device_differ_value(scene.block, FORK_BYTES, 0x10), 0);
+  CHECK_OK(tarni_port_graph_destroy(conform_port, graph, NULL));
+  fork_take_down(&scene);
+}
+
+/* Origin: fill one half; branch: fill the other and copy the first; joined back at the end. */
+static tarn_status capture_fork_and_join(fork_scene *scene, tarni_capture_mode mode) {
+  const tarn_ptr half = scene->block + FORK_BYTES;
+  tarni_capture_state origin, branch;
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene->origin, mode));
+  CHECK_OK(tarni_port_fill(conform_port, scene->block, 0x31, FORK_BYTES, scene->origin));
+  CHECK_OK(tarni_port_event_record(conform_port, scene->fork, scene->origin));
+  CHECK_OK(tarni_port_event_wait(conform_port, scene->branch, scene->fork));
+  origin = state_of(scene->origin);
+  branch = state_of(scene->branch);
+  CHECK_EQ(branch.status, TARNI_CAPTURE_ACTIVE);
+  CHECK_EQ(branch.id, origin.id);
+  CHECK_OK(tarni_port_copy(conform_port, half, scene->block, FORK_BYTES / 2, scene->branch));
+  CHECK_OK(
+      tarni_port_fill(conform_port, half + FORK_BYTES / 2, 0x32, FORK_BYTES / 2, scene->branch));
+  CHECK_OK(tarni_port_event_record(conform_port, scene->join, scene->branch));
+  return tarni_port_event_wait(conform_port, scene->origin, scene->join);
+}
+
+static void fork_and_join(void) {
+  for (int mode = 0; mode < 3; mode++) {
+    fork_scene scene;
+    tarni_graph graph;
+    tarni_graph_exec exec;
+    if (!fork_set_up(&scene)) {
+      return;
+    }
+    CHECK_OK(capture_fork_and_join(&scene, (tarni_capture_mode)mode));
+    REQUIRE_OK(tarni_port_capture_end(conform_port, scene.origin, &graph));
+    CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_NONE);
+    CHECK_EQ(state_of(scene.branch).status, TARNI_CAPTURE_NONE);
+    REQUIRE_OK(tarni_port_graph_instantiate(conform_port, graph, &exec));
+    CHECK_OK(tarni_port_graph_launch(conform_port, exec, scene.branch));
+    CHECK_OK(tarni_port_stream_sync(conform_port, scene.branch));
+    CHECK_EQ(conform_device_differ_value(scene.block, FORK_BYTES * 3 / 2, 0x31), 0);
+    CHECK_EQ(conform_device_differ_value(scene.block + FORK_BYTES * 3 / 2, FORK_BYTES / 2, 0x32),
+             0);
+    CHECK_OK(tarni_port_graph_destroy(conform_port, graph, exec));
+    fork_take_down(&scene);
+  }
+}
+
+static void branch_that_is_not_joined(void) {
+  for (int mode = 0; mode < 3; mode++) {
+    fork_scene scene;
+    tarni_graph graph = &scene;
+    if (!fork_set_up(&scene)) {
+      return;
+    }
+    CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, (tarni_capture_mode)mode));
+    CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.origin));
+    CHECK_OK(tarni_port_event_wait(conform_port, scene.branch, scene.fork));
+    CHECK_OK(tarni_port_fill(conform_port, scene.block, 0x33, FORK_BYTES, scene.branch));
+    CHECK_STATUS(tarni_port_capture_end(conform_port, scene.origin, &graph), TARN_CAPTURE);
+    CHECK(graph == NULL);
+    CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_NONE);
+    CHECK_EQ(state_of(scene.branch).status, TARNI_CAPTURE_NONE);
+    fork_take_down(&scene);
+    conform_forgive();
+  }
+}
+
+static void end_on_the_wrong_stream(void) {
+  fork_scene scene;
+  tarni_graph graph = &scene;
+  if (!fork_set_up(&scene)) {
+    return;
+  }
+  /* A stream that is not capturing: the capture elsewhere is not touched. */
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_RELAXED));
+  CHECK(conform_fails(tarni_port_capture_end(conform_port, scene.branch, &graph)));
+  CHECK(graph == NULL);
+  CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_ACTIVE);
+  CHECK_OK(tarni_port_capture_end(conform_port, scene.origin, &graph));
+  CHECK_OK(tarni_port_graph_destroy(conform_port, graph, NULL));
+  /* A branch of the capture. */
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_RELAXED));
+  CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.origin));
+  CHECK_OK(tarni_port_event_wait(conform_port, scene.branch, scene.fork));
+  graph = &scene;
+  CHECK_STATUS(tarni_port_capture_end(conform_port, scene.branch, &graph), TARN_CAPTURE);
+  CHECK(graph == NULL);
+  end_capture_anyhow(scene.origin);
+  CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_NONE);
+  CHECK_EQ(state_of(scene.branch).status, TARNI_CAPTURE_NONE);
+  fork_take_down(&scene);
+  conform_forgive();
+}
+
+typedef struct end_call {
+  tarn_stream stream;
+  tarni_graph graph;
+} end_call;
+
+static tarn_status end_by_thread(void *argument) {
+  end_call *call = argument;
+  return tarni_port_capture_end(conform_port, call->stream, &call->graph);
+}
+
+/* Only a relaxed capture may be ended by a thread that did not begin it. */
+static void end_by_another_thread(void) {
+  const tarn_status want[] = {TARN_CAPTURE, TARN_CAPTURE, TARN_OK};
+  for (int mode = 0; mode < 3; mode++) {
+    fork_scene scene;
+    if (!fork_set_up(&scene)) {
+      return;
+    }
+    end_call call = {scene.origin, &scene};
+    CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, (tarni_capture_mode)mode));
+    CHECK_OK(tarni_port_fill(conform_port, scene.block, 1, FORK_BYTES, scene.origin));
+    CHECK_STATUS(conform_on_thread(end_by_thread, &call), want[mode]);
+    CHECK_EQ(call.graph != NULL, want[mode] == TARN_OK);
+    if (call.graph != NULL) {
+      (void)tarni_port_graph_destroy(conform_port, call.graph, NULL);
+    } else {
+      end_capture_anyhow(scene.origin);
+    }
+    CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_NONE);
+    fork_take_down(&scene);
+    conform_forgive();
+  }
+}
+
+static void begin_where_it_is_not_allowed(void) {
+  fork_scene scene;
+  if (!fork_set_up(&scene)) {
+    return;
+  }
+  CHECK(conform_fails(tarni_port_capture_begin(conform_port, NULL, TARNI_CAPTURE_RELAXED)));
+  CHECK(conform_fails(
+      tarni_port_capture_begin(conform_port, TARNI_STREAM_LEGACY, TARNI_CAPTURE_RELAXED)));
+  CHECK_EQ(state_of(NULL).status, TARNI_CAPTURE_NONE);
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_RELAXED));
+  CHECK(conform_fails(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_RELAXED)));
+  CHECK(state_of(scene.origin).status != TARNI_CAPTURE_NONE);
+  end_capture_anyhow(scene.origin);
+  CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_NONE);
+  fork_take_down(&scene);
+  conform_forgive();
+}
+
+/* An event recorded in a capture stands for a place in the graph, not for anything that happens. */
+static void captured_event(void) {
+  fork_scene scene;
+  if (!fork_set_up(&scene)) {
+    return;
+  }
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_RELAXED));
+  CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.origin));
+  CHECK_STATUS(tarni_port_event_query(conform_port, scene.fork), TARN_CAPTURE);
+  end_capture_anyhow(scene.origin);
+  CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_NONE);
+  /* Recorded anew outside, it is an ordinary event again. */
+  CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.origin));
+  CHECK_OK(tarni_port_event_sync(conform_port, scene.fork));
+  CHECK_OK(tarni_port_event_query(conform_port, scene.fork));
+  fork_take_down(&scene);
+  conform_forgive();
+}
+
+static void two_captures_do_not_merge(void) {
+  fork_scene scene;
+  if (!fork_set_up(&scene)) {
+    return;
+  }
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_RELAXED));
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.branch, TARNI_CAPTURE_RELAXED));
+  CHECK(state_of(scene.origin).id != state_of(scene.branch).id);
+  CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.origin));
+  CHECK_STATUS(tarni_port_event_wait(conform_port, scene.branch, scene.fork), TARN_CAPTURE);
+  CHECK_EQ(state_of(scene.branch).status, TARNI_CAPTURE_INVALIDATED);
+  end_capture_anyhow(scene.branch);
+  end_capture_anyhow(scene.origin);
+  CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_NONE);
+  CHECK_EQ(state_of(scene.branch).status, TARNI_CAPTURE_NONE);
+  fork_take_down(&scene);
+  conform_forgive();
+}
+
+/* Two captures at once, one a thread's own each, know nothing of each other. */
+static tarn_status capture_on_thread(void *argument) {
+  fork_scene *scene = argument;
+  tarni_graph graph;
+  tarni_graph_exec exec;
+  if (tarni_port_capture_begin(conform_port, scene->branch, TARNI_CAPTURE_THREAD_LOCAL) !=
+          TARN_OK ||
+      tarni_port_fill(conform_port, scene->block, 0x44, FORK_BYTES, scene->branch) != TARN_OK ||
+      tarni_port_capture_end(conform_port, scene->branch, &graph) != TARN_OK ||
+      tarni_port_graph_instantiate(conform_port, graph, &exec) != TARN_OK ||
+      tarni_port_graph_launch(conform_port, exec, scene->branch) != TARN_OK ||
+      tarni_port_graph_destroy(conform_port, graph, exec) != TARN_OK) {
+    return tarn_last_error(NULL);
+  }
+  return tarni_port_stream_sync(conform_port, scene->branch);
+}
+
+static void two_captures_at_once(void) {
+  fork_scene scene;
+  tarni_graph graph;
+  if (!fork_set_up(&scene)) {
+    return;
+  }
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_THREAD_LOCAL));
+  CHECK_OK(conform_on_thread(capture_on_thread, &scene));
+  CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_ACTIVE);
+  CHECK_OK(tarni_port_capture_end(conform_port, scene.origin, &graph));
+  CHECK_OK(tarni_port_graph_destroy(conform_port, graph, NULL));
+  CHECK_EQ(conform_device_differ_value(scene.block, FORK_BYTES, 0x44), 0);
+  fork_take_down(&scene);
+}
+
+static const test_case capture_cases[] = {
+    {"capture: state and identity", state_and_identity},
+    {"capture: captured work does not run", captured_work_does_not_run},
+    {"capture: fork and join", fork_and_join},
+    {"capture: a branch that is not joined", branch_that_is_not_joined},
+    {"capture: end on the wrong stream", end_on_the_wrong_stream},
+    {"capture: end by another thread", end_by_another_thread},
+    {"capture: begin where it is not allowed", begin_where_it_is_not_allowed},
+    {"capture: a captured event", captured_event},
+    {"capture: two captures do not merge", two_captures_do_not_merge},
+    {"capture: two captures at once", two_captures_at_once},
+};
+CONFORM_TABLE(capture, capture_cases)
