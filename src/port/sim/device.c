@@ -137,7 +137,7 @@ static void info_fill(const sim_config *config, tarn_device_info *info) {
                              .total_bytes = config->capacity_bytes,
                              .free_bytes = config->capacity_bytes,
                              .granularity_bytes = config->has_vmm ? config->granularity_bytes : 0,
-                             .address_bits = 47,
+                             .address_bits = 48,
                              .is_simulated = true,
                              .has_vmm = config->has_vmm,
                              .has_pool = config->has_pool,
