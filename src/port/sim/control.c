@@ -29,7 +29,7 @@ tarn_status tarn_sim_launch(tarn_device *handle, const tarn_sim_kernel *kernel,
     return tarni_fail(TARN_INVALID, "tarn_sim_launch", NULL, "Pass the ranges, or none.",
                       "%zu ranges at a NULL pointer, or too many", known.n_ranges);
   }
-  sim_device *device;
+  sim_device *device = NULL;
   TARN_TRY(control_begin(handle, "tarn_sim_launch", &device));
   tarn_status status = TARN_OK;
   if (device->sticky_code != 0) {
@@ -63,7 +63,7 @@ static bool visit_owner(sim_history **slot, uint64_t offset, uint64_t size, void
 
 static tarn_status owner_set(tarn_device *handle, tarn_ptr address, uint64_t bytes,
                              owner_change change, const char *operation) {
-  sim_device *device;
+  sim_device *device = NULL;
   TARN_TRY(control_begin(handle, operation, &device));
   if (bytes == 0 || !tarni_sim_range_is_mapped(device, address, bytes)) {
     return control_end(tarni_fail(TARN_RANGE, operation, NULL, "Name memory that is mapped.",
@@ -99,7 +99,7 @@ tarn_status tarn_sim_disown(tarn_device *handle, tarn_ptr address, uint64_t byte
 /* ---- Findings ---- */
 
 tarn_status tarn_sim_finding_count(tarn_device *handle, uint64_t *count) {
-  sim_device *device;
+  sim_device *device = NULL;
   *count = 0;
   TARN_TRY(control_begin(handle, "tarn_sim_finding_count", &device));
   *count = device->n_findings;
@@ -107,7 +107,7 @@ tarn_status tarn_sim_finding_count(tarn_device *handle, uint64_t *count) {
 }
 
 tarn_status tarn_sim_finding_get(tarn_device *handle, size_t index, tarn_sim_finding *finding) {
-  sim_device *device;
+  sim_device *device = NULL;
   TARN_TRY(control_begin(handle, "tarn_sim_finding_get", &device));
   const uint64_t n = device->n_findings < SIM_MAX_FINDINGS ? device->n_findings : SIM_MAX_FINDINGS;
   if (index >= n) {
@@ -120,14 +120,14 @@ tarn_status tarn_sim_finding_get(tarn_device *handle, size_t index, tarn_sim_fin
 }
 
 tarn_status tarn_sim_finding_clear(tarn_device *handle) {
-  sim_device *device;
+  sim_device *device = NULL;
   TARN_TRY(control_begin(handle, "tarn_sim_finding_clear", &device));
   device->n_findings = 0;
   return control_end(TARN_OK);
 }
 
 tarn_status tarn_sim_set_on_finding(tarn_device *handle, tarn_sim_on_finding callback, void *user) {
-  sim_device *device;
+  sim_device *device = NULL;
   TARN_TRY(control_begin(handle, "tarn_sim_set_on_finding", &device));
   device->on_finding = callback;
   device->on_finding_user = user;
@@ -138,7 +138,7 @@ tarn_status tarn_sim_set_on_finding(tarn_device *handle, tarn_sim_on_finding cal
 
 tarn_status tarn_sim_fail(tarn_device *handle, tarn_call call, uint64_t nth, uint64_t times,
                           int driver_code) {
-  sim_device *device;
+  sim_device *device = NULL;
   TARN_TRY(control_begin(handle, "tarn_sim_fail", &device));
   device->fault = (sim_fault){.call = call,
                               .nth = nth,
@@ -149,7 +149,7 @@ tarn_status tarn_sim_fail(tarn_device *handle, tarn_call call, uint64_t nth, uin
 }
 
 tarn_status tarn_sim_failed(tarn_device *handle, uint64_t *count) {
-  sim_device *device;
+  sim_device *device = NULL;
   *count = 0;
   TARN_TRY(control_begin(handle, "tarn_sim_failed", &device));
   *count = device->n_faults;
@@ -157,7 +157,7 @@ tarn_status tarn_sim_failed(tarn_device *handle, uint64_t *count) {
 }
 
 tarn_status tarn_sim_get_state(tarn_device *handle, tarn_sim_state *state) {
-  sim_device *device;
+  sim_device *device = NULL;
   TARN_TRY(control_begin(handle, "tarn_sim_get_state", &device));
   const tarn_sim_state now = {.size = sizeof(now),
                               .virtual_ns = device->now_ns,
@@ -170,7 +170,7 @@ tarn_status tarn_sim_get_state(tarn_device *handle, tarn_sim_state *state) {
 }
 
 tarn_status tarn_sim_progress(tarn_device *handle, uint64_t operations) {
-  sim_device *device;
+  sim_device *device = NULL;
   TARN_TRY(control_begin(handle, "tarn_sim_progress", &device));
   while (operations-- != 0 && tarni_sim_step(device)) {
   }

@@ -38,7 +38,7 @@ static tarn_status event_get(sim_device *device, tarni_event handle, const char 
 tarn_status tarni_sim_event_destroy(tarni_port *port, tarni_event handle) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_EVENT_DESTROY, 0));
-  sim_event *event;
+  sim_event *event = NULL;
   const tarn_status status = event_get(device, handle, "cuEventDestroy", &event);
   if (status == TARN_OK) {
     tarni_sim_record_drop(event->record);
@@ -110,7 +110,7 @@ static tarn_status event_for_host(sim_device *device, tarni_event handle, const 
 tarn_status tarni_sim_event_query(tarni_port *port, tarni_event handle) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_EVENT_QUERY, 0));
-  sim_event *event;
+  sim_event *event = NULL;
   tarn_status status = event_for_host(device, handle, "cuEventQuery", &event);
   if (status == TARN_OK && event->record != NULL) {
     if (event->record->is_done) {
@@ -126,7 +126,7 @@ tarn_status tarni_sim_event_query(tarni_port *port, tarni_event handle) {
 tarn_status tarni_sim_event_sync(tarni_port *port, tarni_event handle) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_EVENT_SYNC, 0));
-  sim_event *event;
+  sim_event *event = NULL;
   tarn_status status = event_for_host(device, handle, "cuEventSynchronize", &event);
   if (status == TARN_OK && event->record != NULL) {
     sim_record *record = event->record;
