@@ -167,22 +167,22 @@ static tarn_status enter_port_locked(const port_name *name, tarni_port **port) {
   return TARN_OK;
 }
 
-tarn_status tarni_port_open(const char *text, tarni_port **port) {
+tarn_status tarni_port_open(const char *name, tarni_port **port) {
   tarn_assert(port != NULL);
   *port = NULL;
-  if (text == NULL) {
-    TARN_TRY(default_name(&text));
+  if (name == NULL) {
+    TARN_TRY(default_name(&name));
   }
-  port_name name = {0};
-  TARN_TRY(parse_name(text, &name));
+  port_name parsed = {0};
+  TARN_TRY(parse_name(name, &parsed));
   tarn_status status = TARN_OK;
   tarni_lock_acquire(&registry_lock);
-  port_entry *entry = find_entry_locked(name.text);
+  port_entry *entry = find_entry_locked(parsed.text);
   if (entry != NULL) {
     entry->n_users++;
     *port = entry->port;
   } else {
-    status = enter_port_locked(&name, port);
+    status = enter_port_locked(&parsed, port);
   }
   tarni_lock_release(&registry_lock);
   return status;

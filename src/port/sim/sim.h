@@ -166,19 +166,19 @@ tarn_status tarni_sim_reserve(tarni_port *port, uint64_t size, uint64_t alignmen
                               tarn_ptr *address);
 tarn_status tarni_sim_unreserve(tarni_port *port, tarn_ptr address, uint64_t size);
 tarn_status tarni_sim_create(tarni_port *port, uint64_t size, tarni_chunk *chunk);
-tarn_status tarni_sim_release(tarni_port *port, tarni_chunk chunk);
-tarn_status tarni_sim_map(tarni_port *port, tarn_ptr address, uint64_t size, tarni_chunk chunk);
+tarn_status tarni_sim_release(tarni_port *port, tarni_chunk id);
+tarn_status tarni_sim_map(tarni_port *port, tarn_ptr address, uint64_t size, tarni_chunk id);
 tarn_status tarni_sim_access(tarni_port *port, tarn_ptr address, uint64_t size);
 tarn_status tarni_sim_unmap(tarni_port *port, tarn_ptr address, uint64_t size);
-tarn_status tarni_sim_export(tarni_port *port, tarni_chunk chunk, int *descriptor);
-tarn_status tarni_sim_import(tarni_port *port, int descriptor, tarni_chunk *chunk);
+tarn_status tarni_sim_export(tarni_port *port, tarni_chunk id, int *descriptor);
+tarn_status tarni_sim_import(tarni_port *port, int descriptor, tarni_chunk *id);
 sim_region *tarni_sim_region_find(const sim_device *device, tarn_ptr address);
 sim_mapping *tarni_sim_mapping_find(const sim_device *device, tarn_ptr address);
 /* Whether every byte of the range can be used by the device now. */
 bool tarni_sim_range_is_mapped(const sim_device *device, tarn_ptr address, uint64_t size);
 void tarni_sim_memory_close(sim_device *device);
 tarn_status tarni_sim_region_make(sim_device *device, sim_region_kind kind, uint64_t size,
-                                  void *host, sim_region **region);
+                                  void *host, sim_region **out);
 void tarni_sim_region_drop(sim_device *device, sim_region *region);
 
 /* ---- pool.c: plain, pinned and pooled memory
@@ -189,12 +189,12 @@ tarn_status tarni_sim_host_alloc(tarni_port *port, uint64_t size, unsigned flags
 tarn_status tarni_sim_host_free(tarni_port *port, void *pointer);
 tarn_status tarni_sim_host_register(tarni_port *port, void *pointer, uint64_t size);
 tarn_status tarni_sim_host_unregister(tarni_port *port, void *pointer);
-tarn_status tarni_sim_pool_create(tarni_port *port, uint64_t threshold, tarni_pool *pool);
-tarn_status tarni_sim_pool_destroy(tarni_port *port, tarni_pool pool);
+tarn_status tarni_sim_pool_create(tarni_port *port, uint64_t threshold, tarni_pool *out);
+tarn_status tarni_sim_pool_destroy(tarni_port *port, tarni_pool handle);
 tarn_status tarni_sim_pool_trim(tarni_port *port, tarni_pool pool, uint64_t keep_bytes);
 tarn_status tarni_sim_pool_alloc(tarni_port *port, tarni_pool pool, uint64_t size,
-                                 tarn_stream stream, tarn_ptr *address);
-tarn_status tarni_sim_pool_free(tarni_port *port, tarn_ptr address, tarn_stream stream);
+                                 tarn_stream handle, tarn_ptr *address);
+tarn_status tarni_sim_pool_free(tarni_port *port, tarn_ptr address, tarn_stream handle);
 void tarni_sim_pools_settle(sim_device *device); /* at every synchronisation of the host */
 void tarni_sim_pools_close(sim_device *device);
 
@@ -297,21 +297,21 @@ typedef struct sim_event {
 
 enum { SIM_STREAM_LIVE = 0x7357, SIM_EVENT_LIVE = 0xe7e7 };
 
-tarn_status tarni_sim_stream_create(tarni_port *port, tarn_stream *stream);
-tarn_status tarni_sim_stream_destroy(tarni_port *port, tarn_stream stream);
-tarn_status tarni_sim_stream_id(tarni_port *port, tarn_stream stream, uint64_t *id);
-tarn_status tarni_sim_stream_query(tarni_port *port, tarn_stream stream);
-tarn_status tarni_sim_stream_sync(tarni_port *port, tarn_stream stream);
-tarn_status tarni_sim_event_create(tarni_port *port, tarni_event *event);
-tarn_status tarni_sim_event_destroy(tarni_port *port, tarni_event event);
-tarn_status tarni_sim_event_record(tarni_port *port, tarni_event event, tarn_stream stream);
-tarn_status tarni_sim_event_query(tarni_port *port, tarni_event event);
-tarn_status tarni_sim_event_sync(tarni_port *port, tarni_event event);
-tarn_status tarni_sim_event_wait(tarni_port *port, tarn_stream stream, tarni_event event);
+tarn_status tarni_sim_stream_create(tarni_port *port, tarn_stream *out);
+tarn_status tarni_sim_stream_destroy(tarni_port *port, tarn_stream handle);
+tarn_status tarni_sim_stream_id(tarni_port *port, tarn_stream handle, uint64_t *id);
+tarn_status tarni_sim_stream_query(tarni_port *port, tarn_stream handle);
+tarn_status tarni_sim_stream_sync(tarni_port *port, tarn_stream handle);
+tarn_status tarni_sim_event_create(tarni_port *port, tarni_event *out);
+tarn_status tarni_sim_event_destroy(tarni_port *port, tarni_event handle);
+tarn_status tarni_sim_event_record(tarni_port *port, tarni_event handle, tarn_stream to);
+tarn_status tarni_sim_event_query(tarni_port *port, tarni_event handle);
+tarn_status tarni_sim_event_sync(tarni_port *port, tarni_event handle);
+tarn_status tarni_sim_event_wait(tarni_port *port, tarn_stream by, tarni_event handle);
 
 /* The stream behind a handle, the special ones included. Fails for a stream that is gone. */
 tarn_status tarni_sim_stream_get(sim_device *device, tarn_stream handle, const char *entry,
-                                 sim_stream **stream);
+                                 sim_stream **out);
 bool tarni_sim_streams_open(sim_device *device);
 void tarni_sim_streams_close(sim_device *device);
 /* Makes the stream's next operation follow what the host has seen and what CUDA orders by itself.
@@ -329,24 +329,24 @@ sim_record *tarni_sim_record_take(void);
 void tarni_sim_record_drop(sim_record *record);
 uint32_t tarni_sim_slot_take(uint64_t *epoch); /* UINT32_MAX: no host memory */
 void tarni_sim_slot_give(uint32_t slot, uint64_t epoch);
-tarn_status tarni_sim_record_on(sim_stream *stream, sim_record **record);
+tarn_status tarni_sim_record_on(sim_stream *stream, sim_record **out);
 tarn_status tarni_sim_wait_on(sim_stream *stream, sim_record *record);
 
 /* ---- work.c: copies, fills, values, kernels
  * -----------------------------------------------------*/
 tarn_status tarni_sim_copy(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
-                           tarn_stream stream);
+                           tarn_stream handle);
 tarn_status tarni_sim_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
                                 uint64_t size);
 tarn_status tarni_sim_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
-                           tarn_stream stream);
+                           tarn_stream handle);
 tarn_status tarni_sim_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,
                                 uint64_t size);
 tarn_status tarni_sim_value_write(tarni_port *port, tarn_stream stream, uint64_t *word,
                                   uint64_t value);
 tarn_status tarni_sim_value_wait(tarni_port *port, tarn_stream stream, const uint64_t *word,
                                  uint64_t value);
-tarn_status tarni_sim_kernel(sim_device *device, const tarn_sim_kernel *kernel, tarn_stream stream);
+tarn_status tarni_sim_kernel(sim_device *device, const tarn_sim_kernel *kernel, tarn_stream handle);
 /* Does one piece of work. False: it has to wait (a value that is not there yet). */
 bool tarni_sim_work_run(sim_device *device, const sim_work *work);
 void tarni_sim_work_free(sim_work *work);
@@ -396,13 +396,12 @@ typedef struct sim_capture {
   struct sim_capture *next;
 } sim_capture;
 
-tarn_status tarni_sim_capture_state(tarni_port *port, tarn_stream stream,
+tarn_status tarni_sim_capture_state(tarni_port *port, tarn_stream handle,
                                     tarni_capture_state *state);
-tarn_status tarni_sim_capture_begin(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);
-tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream stream, tarni_graph *graph);
-tarn_status tarni_sim_graph_instantiate(tarni_port *port, tarni_graph graph,
-                                        tarni_graph_exec *exec);
-tarn_status tarni_sim_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream stream);
+tarn_status tarni_sim_capture_begin(tarni_port *port, tarn_stream handle, tarni_capture_mode mode);
+tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream handle, tarni_graph *graph);
+tarn_status tarni_sim_graph_instantiate(tarni_port *port, tarni_graph graph, tarni_graph_exec *out);
+tarn_status tarni_sim_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream handle);
 tarn_status tarni_sim_graph_destroy(tarni_port *port, tarni_graph graph, tarni_graph_exec exec);
 void tarni_sim_graph_drop(sim_graph *graph);
 
@@ -517,6 +516,13 @@ tarn_status tarni_sim_no_addresses(sim_device *device, uint64_t size);
 /* Wrong use of a handle or an address: a finding and a failure. */
 tarn_status tarni_sim_misuse(sim_device *device, int code, const char *entry, const char *what,
                              uint64_t value);
+#ifdef __clang_analyzer__ /* as in base/error.h */
+#define tarni_sim_fail_code(...) ((void)(tarni_sim_fail_code)(__VA_ARGS__), TARN_DRIVER)
+#define tarni_sim_no_host_memory(...)                                                              \
+  ((void)(tarni_sim_no_host_memory)(__VA_ARGS__), TARN_HOST_MEMORY)
+#define tarni_sim_misuse(...) ((void)(tarni_sim_misuse)(__VA_ARGS__), TARN_INVALID)
+#endif
+
 /* Adds the part of a call's cost that depends on what it was done to. */
 void tarni_sim_charge(sim_device *device, tarn_call call, uint64_t size);
 const void *tarni_sim_thread(void); /* a token for the calling thread */
