@@ -13,6 +13,22 @@ add_library(tarn_test_support STATIC ${support_sources})
 target_include_directories(tarn_test_support PUBLIC tests src)
 target_link_libraries(tarn_test_support PUBLIC tarn_build tarn_static)
 
+# Stand-ins for libcuda, one a driver version, that tests of the cuda port load where there is no GPU.
+if(EXISTS ${PROJECT_SOURCE_DIR}/tests/support/fake_cuda/fake_cuda.c)
+  foreach(version 6050 10000 11030 13000)
+    add_library(fake_cuda_${version} MODULE tests/support/fake_cuda/fake_cuda.c)
+    target_compile_definitions(fake_cuda_${version} PRIVATE FAKE_CUDA_VERSION=${version})
+    target_include_directories(fake_cuda_${version} PRIVATE include src tests)
+    target_link_libraries(fake_cuda_${version} PRIVATE tarn_build ${tarn_system_libraries})
+    target_link_options(fake_cuda_${version} PRIVATE -Wl,-soname,libcuda.so.1)
+    set_target_properties(fake_cuda_${version} PROPERTIES
+      PREFIX "" LIBRARY_OUTPUT_DIRECTORY tests/support)
+    add_dependencies(tarn_test_support fake_cuda_${version})
+  endforeach()
+  target_compile_definitions(tarn_test_support PRIVATE
+    TARN_FAKE_CUDA_PREFIX="${PROJECT_BINARY_DIR}/tests/support/fake_cuda_")
+endif()
+
 # A thread sanitizer whose shadow map does not fit the kernel's address randomisation dies at start
 # with "unexpected memory mapping"; without randomisation it runs. Where setarch is not allowed
 # (some containers) the test is started as it is.
