@@ -129,11 +129,11 @@ tarn_status tarni_cuda_fail(const tarni_cuda_failure *failure) {
                              .driver_name = tarni_cu_code_name(failure->code)};
   if (failure->requested_bytes != 0) {
     return tarni_fail(status, failure->operation, &facts, remedy,
-                      "%s, for %llu bytes the driver answered %s (%d)", tarn_status_text(status),
-                      (unsigned long long)failure->requested_bytes, facts.driver_name,
-                      failure->code);
+                      "%s: %llu bytes were asked for, and the driver answered %s (%d)",
+                      tarn_status_text(status), (unsigned long long)failure->requested_bytes,
+                      facts.driver_name, failure->code);
   }
-  return tarni_fail(status, failure->operation, &facts, remedy, "%s, the driver answered %s (%d)",
+  return tarni_fail(status, failure->operation, &facts, remedy, "%s: the driver answered %s (%d)",
                     tarn_status_text(status), facts.driver_name, failure->code);
 }
 
