@@ -14,6 +14,8 @@
 #define FAKE_CUDA_VERSION 13000
 #endif
 
+/* The names and parameters are the driver's. */
+/* NOLINTBEGIN(readability-identifier-naming, readability-non-const-parameter) */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
@@ -577,3 +579,4 @@ FAKE_API tarni_cu_result cuGetProcAddress_v2(const char *name, void **entry, int
   return TARNI_CU_SUCCESS;
 }
 #endif
+/* NOLINTEND(readability-identifier-naming, readability-non-const-parameter) */
