@@ -185,8 +185,8 @@ static void test_fork(void) {
 
 /* ---- Captures and pools --------------------------------------------------------------------- */
 
-/* A capturing stream is refused before the driver is asked for memory. */
-static void check_pool_in_capture(void) {
+/* A capturing stream is refused before the driver is asked for memory, or for the stream's id. */
+static void check_capturing_stream(void) {
   tarni_port *port = open_cuda();
   REQUIRE(port != NULL);
   void *pool = NULL;
@@ -201,7 +201,11 @@ static void check_pool_in_capture(void) {
     CHECK_STATUS(tarni_port_pool_alloc(port, pool, 100, handle, &address), TARN_CAPTURE);
     CHECK_HAS(tarn_last_message(), "capture 42");
     CHECK_STATUS(tarni_port_pool_free(port, 100, handle), TARN_CAPTURE);
+    uint64_t id = 1;
+    CHECK_STATUS(tarni_port_stream_id(port, handle, &id), TARN_CAPTURE);
+    CHECK_EQ(id, 0);
   }
+  CHECK_EQ(fake->n_calls[FAKE_stream_id], 0);
   fake->capture_status = TARNI_CAPTURE_NONE;
   fake->fail_with[FAKE_capture_state] = TARNI_CU_STREAM_CAPTURE_IMPLICIT;
   CHECK_STATUS(tarni_port_pool_alloc(port, pool, 100, NULL, &address), TARN_CAPTURE);
@@ -234,7 +238,7 @@ static void check_graph_destroy(void) {
 }
 
 static void test_capture(void) {
-  fake_run("13000", check_pool_in_capture);
+  fake_run("13000", check_capturing_stream);
   fake_run("13000", check_graph_destroy);
 }
 

@@ -15,12 +15,25 @@ tarn_status tarni_cuda_capture_state(tarni_port *port, tarn_stream stream,
   TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_CAPTURE_STATE, 0, &call));
   tarni_cu_capture_status status = 0;
   tarni_cu_word id = 0;
-  /* The legacy stream cannot be asked while another stream is captured in a mode that forbids it:
+  /* The legacy stream cannot be asked while a stream that synchronises with it is being captured:
    * that is STREAM_CAPTURE_IMPLICIT, TARN_CAPTURE to the caller, and harms no capture. */
   TARN_TRY(tarni_cuda_call_end(&call, call.driver->capture_state(stream, &status, &id)));
   state->status = (tarni_capture_status)status;
   state->id = state->status == TARNI_CAPTURE_NONE ? 0 : id;
   return TARN_OK;
+}
+
+tarn_status tarni_cuda_refuse_capturing(tarni_port *port, tarn_call kind, tarn_stream stream,
+                                        const char *remedy) {
+  tarni_capture_state state;
+  TARN_TRY(tarni_cuda_capture_state(port, stream, &state));
+  if (state.status == TARNI_CAPTURE_NONE) {
+    return TARN_OK;
+  }
+  const tarni_facts facts = {.device = port->device.name};
+  return tarni_fail(TARN_CAPTURE, tarni_cuda_call_entry(kind), &facts, remedy,
+                    "stream %p is being captured (capture %llu)", stream,
+                    (unsigned long long)state.id);
 }
 
 tarn_status tarni_cuda_capture_begin(tarni_port *port, tarn_stream stream,

@@ -134,6 +134,11 @@ tarn_status tarni_cuda_value_wait(tarni_port *port, tarn_stream stream, const ui
 
 /* ---- graph.c -------------------------------------------------------------------------------- */
 
+/* TARN_CAPTURE where the stream is being captured, before the driver sees a call that would break
+ * the capture or become a part of it. */
+tarn_status tarni_cuda_refuse_capturing(tarni_port *port, tarn_call kind, tarn_stream stream,
+                                        const char *remedy);
+
 tarn_status tarni_cuda_capture_state(tarni_port *port, tarn_stream stream,
                                      tarni_capture_state *state);
 tarn_status tarni_cuda_capture_begin(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);

@@ -41,25 +41,13 @@ tarn_status tarni_cuda_pool_trim(tarni_port *port, tarni_pool pool, uint64_t kee
   return tarni_cuda_call_end(&call, call.driver->pool_trim(pool, keep_bytes));
 }
 
-static tarn_status refuse_capturing(tarni_port *port, tarn_call kind, uint64_t size,
-                                    tarn_stream stream) {
-  tarni_capture_state state;
-  TARN_TRY(tarni_cuda_capture_state(port, stream, &state));
-  if (state.status == TARNI_CAPTURE_NONE) {
-    return TARN_OK;
-  }
-  const tarni_facts facts = {.device = port->device.name, .requested_bytes = size};
-  return tarni_fail(TARN_CAPTURE, tarni_cuda_call_entry(kind), &facts,
-                    "Use the capture's arena, or another stream.",
-                    "stream %p is being captured (capture %llu)", stream,
-                    (unsigned long long)state.id);
-}
+static const char *const pool_remedy = "Use the capture's arena, or another stream.";
 
 tarn_status tarni_cuda_pool_alloc(tarni_port *port, tarni_pool pool, uint64_t size,
                                   tarn_stream stream, tarn_ptr *address) {
   *address = 0;
   tarn_assert(size != 0);
-  TARN_TRY(refuse_capturing(port, TARN_CALL_POOL_ALLOC, size, stream));
+  TARN_TRY(tarni_cuda_refuse_capturing(port, TARN_CALL_POOL_ALLOC, stream, pool_remedy));
   tarni_cuda_call call;
   TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_POOL_ALLOC, size, &call));
   tarni_cu_address allocated = 0;
@@ -70,7 +58,7 @@ tarn_status tarni_cuda_pool_alloc(tarni_port *port, tarni_pool pool, uint64_t si
 }
 
 tarn_status tarni_cuda_pool_free(tarni_port *port, tarn_ptr address, tarn_stream stream) {
-  TARN_TRY(refuse_capturing(port, TARN_CALL_POOL_FREE, 0, stream));
+  TARN_TRY(tarni_cuda_refuse_capturing(port, TARN_CALL_POOL_FREE, stream, pool_remedy));
   tarni_cuda_call call;
   TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_POOL_FREE, 0, &call));
   return tarni_cuda_call_end(&call, call.driver->pool_free(address, stream));

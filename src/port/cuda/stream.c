@@ -33,19 +33,24 @@ static uint64_t id_of_handle(tarn_stream stream) {
   return (uint64_t)(uintptr_t)unique;
 }
 
-tarn_status tarni_cuda_stream_id(tarni_port *port, tarn_stream stream, uint64_t *id) {
-  *id = 0;
+/* cuStreamGetId fails on a capturing stream and invalidates the capture, in every mode. */
+static tarn_status ask_id(tarni_port *port, tarn_stream stream, uint64_t *id) {
+  TARN_TRY(tarni_cuda_refuse_capturing(port, TARN_CALL_STREAM_ID, stream,
+                                       "Ask for the stream's id before its capture begins."));
   tarni_cuda_call call;
   TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_STREAM_ID, 0, &call));
   tarni_cu_flags number = 0;
-  tarni_cu_result code = TARNI_CU_SUCCESS;
-  if (call.driver->stream_id != NULL) {
-    code = call.driver->stream_id(stream, &number);
-  } else {
-    number = id_of_handle(stream);
-  }
-  TARN_TRY(tarni_cuda_call_end(&call, code));
+  TARN_TRY(tarni_cuda_call_end(&call, call.driver->stream_id(stream, &number)));
   *id = number;
+  return TARN_OK;
+}
+
+tarn_status tarni_cuda_stream_id(tarni_port *port, tarn_stream stream, uint64_t *id) {
+  *id = 0;
+  if (tarni_cuda_of(port)->driver->stream_id != NULL) {
+    return ask_id(port, stream, id);
+  }
+  *id = id_of_handle(stream);
   return TARN_OK;
 }
 
