@@ -55,6 +55,18 @@ static void run_child(const char *version, void (*body)(void)) {
   CHECK_EQ(status, 0);
 }
 
+/* In a child: a driver that is loaded here would be found before the stand-in in every later one.
+ */
+bool fake_machine_has_driver(void) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != NULL ? 1 : 0);
+  }
+  int status = 0;
+  CHECK(child > 0 && waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 1;
+}
+
 void fake_run_alone(void (*body)(void)) {
   run_child(NULL, body);
 }

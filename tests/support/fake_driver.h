@@ -12,6 +12,9 @@
 /* The state of the stand-in, in a body that runs with it. */
 extern fake_cuda *fake;
 
+/* Whether there is a libcuda.so.1 without the stand-in. Does not load it into this process. */
+bool fake_machine_has_driver(void);
+
 void fake_run_alone(void (*body)(void));
 
 /* libcuda.so.1 is the stand-in of the given version, "13000". Skips the case where the tests were
