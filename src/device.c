@@ -46,12 +46,14 @@ static tarn_status list_port(const tarni_port_table *table, info_list *list) {
 }
 
 tarn_status tarn_device_list(tarn_device_info *infos, size_t capacity, size_t *count) {
+  if (count != NULL) {
+    *count = 0;
+  }
   if (count == NULL || (infos == NULL && capacity != 0)) {
     return tarni_fail(TARN_INVALID, "tarn_device_list", NULL,
                       "Pass an address for the count, and an array or a capacity of 0.",
                       "%s is NULL", count == NULL ? "the count's address" : "the array");
   }
-  *count = 0;
   info_list list = {.infos = (unsigned char *)infos, .capacity = capacity};
   if (capacity != 0) {
     list.stride = infos[0].size;

@@ -236,6 +236,52 @@ typedef struct tarn_call_counts {
 
 TARN_API tarn_status tarn_device_get_calls(tarn_device *device, tarn_call_counts *counts);
 
+/* ---- Probe ----------------------------------------------------------------------------------
+ * Shows a device at work: everything that tarn asks of it is done a few times on a few megabytes,
+ * every byte is compared, and every driver call is timed. Name, and what is done. */
+#define TARN_PROBE_MAP(X)                                                                          \
+  X(CHUNKS, "chunks", "chunks mapped side by side and at a second address")                        \
+  X(SHARING, "sharing", "a chunk exported and imported again")                                     \
+  X(PLAIN, "plain", "plain device memory")                                                         \
+  X(POOL, "pool", "the driver's own pool, in stream order")                                        \
+  X(PINNED, "pinned", "pinned host memory")                                                        \
+  X(REGISTERED, "registered", "ordinary host memory pinned in place")                              \
+  X(STREAMS, "streams", "two streams ordered by an event, one held by a word")                     \
+  X(CAPTURE, "capture", "a captured graph replayed with changed input")
+
+typedef enum tarn_probe_kind {
+#define TARN_PROBE_ENUM(name, text, meaning) TARN_PROBE_##name,
+  TARN_PROBE_MAP(TARN_PROBE_ENUM)
+#undef TARN_PROBE_ENUM
+      TARN_PROBE_COUNT
+} tarn_probe_kind;
+
+/* Room for more kinds than there are, so that the report can grow. */
+enum { TARN_PROBE_CAPACITY = 16, TARN_PRICE_CAPACITY = 64 };
+
+typedef struct tarn_probe_result {
+  bool is_tried;           /* false: the device does not have it */
+  bool is_verified;        /* it worked, every time, and every byte was right */
+  tarn_status status;      /* TARN_OK, or why not */
+  uint64_t compared_bytes; /* how many were looked at */
+  char message[256];       /* what failed; empty when nothing did */
+} tarn_probe_result;
+
+typedef struct tarn_probe_price {
+  uint64_t calls;     /* that the median is of; 0: none */
+  uint64_t median_ns; /* of the wall clock on a GPU, of the virtual clock on the simulated one */
+} tarn_probe_price;
+
+typedef struct tarn_probe_report {
+  size_t size;
+  tarn_probe_result results[TARN_PROBE_CAPACITY]; /* by tarn_probe_kind */
+  tarn_probe_price prices[TARN_PRICE_CAPACITY];   /* by tarn_call */
+} tarn_probe_report;
+
+/* Fills *report, also when something failed: then the status is that of the first failure. Needs
+ * about 8 MiB of device memory; what it took it gives back. */
+TARN_API tarn_status tarn_device_probe(tarn_device *device, tarn_probe_report *report);
+
 #ifdef __cplusplus
 }
 #endif

@@ -194,6 +194,7 @@ tarn_status tarni_port_access(tarni_port *port, tarn_ptr address, uint64_t size)
 tarn_status tarni_port_unmap(tarni_port *port, tarn_ptr address, uint64_t size);
 tarn_status tarni_port_export(tarni_port *port, tarni_chunk chunk, int *descriptor);
 tarn_status tarni_port_import(tarni_port *port, int descriptor, tarni_chunk *chunk);
+void tarni_port_close_descriptor(int descriptor); /* what export gave */
 tarn_status tarni_port_plain_alloc(tarni_port *port, uint64_t size, tarn_ptr *address);
 tarn_status tarni_port_plain_free(tarni_port *port, tarn_ptr address);
 tarn_status tarni_port_pool_create(tarni_port *port, uint64_t threshold, tarni_pool *pool);

@@ -5,6 +5,7 @@
  * and takes no lock; at debug level 2 it asserts that the caller holds none that a hit can need. */
 #include <stdarg.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/bits.h"
 #include "base/check.h"
@@ -248,6 +249,10 @@ tarn_status tarni_port_import(tarni_port *port, int descriptor, tarni_chunk *chu
   }
   const tarn_status status = port->table->import_chunk(port, descriptor, chunk);
   return leave_number(port, TARN_CALL_IMPORT, status, chunk);
+}
+
+void tarni_port_close_descriptor(int descriptor) {
+  (void)close(descriptor);
 }
 
 /* ---- Plain memory and pools ----------------------------------------------------------------- */
