@@ -322,8 +322,8 @@ static tarn_status capture_round_trip(probe *p) {
   TARN_TRY(TIMED(p, CAPTURE_STATE, tarni_port_capture_state(p->port, stream, &state)));
   TARN_TRY(tarni_port_copy(p->port, things->plain, out, PROBE_BYTES, stream));
   TARN_TRY(tarni_port_copy(p->port, back, things->plain, PROBE_BYTES, stream));
-  things->is_capturing = false;
   TARN_TRY(TIMED(p, CAPTURE_END, tarni_port_capture_end(p->port, stream, &things->graph)));
+  things->is_capturing = false;
   return TIMED(p, GRAPH_INSTANTIATE,
                tarni_port_graph_instantiate(p->port, things->graph, &things->exec));
 }
