@@ -136,7 +136,7 @@ static const struct {
      TARN_DEVICE_MEMORY},
     {TARN_CALL_POOL_TRIM, FAKE_pool_trim, enter_pool_trim, false, false, TARN_DEVICE_MEMORY},
     {TARN_CALL_POOL_ALLOC, FAKE_pool_alloc, enter_pool_alloc, true, false, TARN_DEVICE_MEMORY},
-    {TARN_CALL_POOL_FREE, FAKE_pool_free, enter_pool_free, false, true, TARN_DEVICE_MEMORY},
+    {TARN_CALL_POOL_FREE, FAKE_pool_free, enter_pool_free, false, false, TARN_DEVICE_MEMORY},
     {TARN_CALL_HOST_ALLOC, FAKE_host_alloc, enter_host_alloc, true, false, TARN_HOST_MEMORY},
     {TARN_CALL_HOST_FREE, FAKE_host_free, enter_host_free, false, true, TARN_HOST_MEMORY},
     {TARN_CALL_HOST_REGISTER, FAKE_host_register, enter_host_register, false, false,
@@ -298,7 +298,7 @@ static void check_lost_by(tarni_cu_result code) {
     const uint64_t n_calls = fake->n_calls[entries[i].entry];
     output = 0;
     const tarn_status status = entries[i].enter(&port->base, &output);
-    if (entries[i].gives_back && entries[i].kind != TARN_CALL_POOL_FREE) {
+    if (entries[i].gives_back) {
       CHECK_OK(status);
       CHECK_EQ(fake->n_calls[entries[i].entry], n_calls + 1);
     } else {

@@ -37,14 +37,13 @@ static const unsigned char call_groups[TARN_CALL_COUNT] = {
 };
 
 /* Calls that give something back reach the driver even when the context is lost: what it can still
- * take, it should. */
+ * take, it should. pool_free is none of them: it is work for a stream. */
 static const bool gives_back[TARN_CALL_COUNT] = {
-    [TARN_CALL_UNRESERVE] = true,      [TARN_CALL_RELEASE] = true,
-    [TARN_CALL_UNMAP] = true,          [TARN_CALL_PLAIN_FREE] = true,
-    [TARN_CALL_POOL_DESTROY] = true,   [TARN_CALL_POOL_FREE] = true,
-    [TARN_CALL_HOST_FREE] = true,      [TARN_CALL_HOST_UNREGISTER] = true,
-    [TARN_CALL_STREAM_DESTROY] = true, [TARN_CALL_EVENT_DESTROY] = true,
-    [TARN_CALL_GRAPH_DESTROY] = true,
+    [TARN_CALL_UNRESERVE] = true,       [TARN_CALL_RELEASE] = true,
+    [TARN_CALL_UNMAP] = true,           [TARN_CALL_PLAIN_FREE] = true,
+    [TARN_CALL_POOL_DESTROY] = true,    [TARN_CALL_HOST_FREE] = true,
+    [TARN_CALL_HOST_UNREGISTER] = true, [TARN_CALL_STREAM_DESTROY] = true,
+    [TARN_CALL_EVENT_DESTROY] = true,   [TARN_CALL_GRAPH_DESTROY] = true,
 };
 
 const char *tarni_cuda_call_entry(tarn_call kind) {
