@@ -110,7 +110,7 @@ typedef struct tarni_port_table {
 
   /* Streams. Created ones do not synchronise with the legacy default stream. The id is unique in
    * the process and never used again, unlike the handle. `query` is TARN_NOT_READY while work is
-   * pending. `destroy` lets pending work finish. */
+   * pending. `destroy` lets pending work finish, and may wait for it. */
   tarn_status (*stream_create)(tarni_port *port, tarn_stream *stream);
   tarn_status (*stream_destroy)(tarni_port *port, tarn_stream stream);
   tarn_status (*stream_id)(tarni_port *port, tarn_stream stream, uint64_t *id);
