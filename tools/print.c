@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Quantities, JSON and Markdown on stdout. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "tool.h"
+
+char *tool_bytes(uint64_t bytes, char buffer[TOOL_TEXT]) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  size_t unit = 0;
+  double value = (double)bytes;
+  while (value >= 1024.0) {
+    value /= 1024.0;
+    unit++;
+  }
+  const bool is_whole = bytes % (UINT64_C(1) << (10 * unit)) == 0;
+  (void)snprintf(buffer, TOOL_TEXT, is_whole ? "%.0f %s" : "%.1f %s", value, units[unit]);
+  return buffer;
+}
+
+char *tool_duration(uint64_t nanoseconds, char buffer[TOOL_TEXT]) {
+  if (nanoseconds < 1000) {
+    (void)snprintf(buffer, TOOL_TEXT, "%llu ns", (unsigned long long)nanoseconds);
+  } else if (nanoseconds < 1000000) {
+    (void)snprintf(buffer, TOOL_TEXT, "%.1f us", (double)nanoseconds / 1e3);
+  } else {
+    (void)snprintf(buffer, TOOL_TEXT, "%.2f ms", (double)nanoseconds / 1e6);
+  }
+  return buffer;
+}
+
+bool tool_has_colour(void) {
+  return isatty(STDOUT_FILENO) != 0 && getenv("NO_COLOR") == NULL;
+}
+
+void tool_json_text(const char *text) {
+  (void)putchar('"');
+  for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
+    if (*at == '"' || *at == '\\') {
+      printf("\\%c", *at);
+    } else if (*at < 0x20 || *at == 0x7f) {
+      printf("\\u%04x", *at);
+    } else {
+      (void)putchar(*at);
+    }
+  }
+  (void)putchar('"');
+}
+
+void tool_json_member(const char *name, bool is_first) {
+  printf("%s", is_first ? "" : ", ");
+  tool_json_text(name);
+  printf(": ");
+}
+
+void tool_json_number(const char *name, uint64_t number) {
+  tool_json_member(name, false);
+  printf("%llu", (unsigned long long)number);
+}
+
+void tool_json_switch(const char *name, bool value) {
+  tool_json_member(name, false);
+  printf("%s", value ? "true" : "false");
+}
+
+void tool_json_string(const char *name, const char *text) {
+  tool_json_member(name, false);
+  tool_json_text(text);
+}
+
+void tool_markdown_cell(const char *text) {
+  printf(" ");
+  for (const char *at = text; *at != '\0'; at++) {
+    printf(*at == '|' ? "\\%c" : "%c", *at);
+  }
+  printf(text[0] == '\0' ? "- |" : " |");
+}
