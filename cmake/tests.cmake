@@ -41,9 +41,9 @@ if(TARN_PROFILE STREQUAL "tsan")
 endif()
 
 set(sanitizer_environment
-  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1
+  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1
   UBSAN_OPTIONS=print_stacktrace=1
-  TSAN_OPTIONS=second_deadlock_stack=1)
+  TSAN_OPTIONS=second_deadlock_stack=1:allocator_may_return_null=1)
 
 # tarn_add_test(NAME LABEL COMMAND...)
 function(tarn_add_test name label)
