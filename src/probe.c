@@ -16,7 +16,7 @@
 enum {
   N_ROUNDS = 9,         /* of every kind: enough for a median */
   N_SAMPLES = 64,       /* the most that are kept of a call */
-  PROBE_BYTES = 1 << 18 /* that a round writes and compares at a time */
+  PROBE_BYTES = 1 << 16 /* that a round writes and compares at a time */
 };
 
 _Static_assert((int)TARN_PROBE_COUNT <= (int)TARN_PROBE_CAPACITY,
