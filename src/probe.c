@@ -288,7 +288,7 @@ static tarn_status try_streams(probe *p) {
   probe_things *things = &p->things;
   uint64_t *words = (uint64_t *)(void *)things->pinned;
   uint64_t ids[2];
-  memset(things->pinned, 0, PROBE_BYTES * 2);
+  memset(things->pinned, 0, (size_t)PROBE_BYTES * 2);
   TARN_TRY(TIMED(p, STREAM_CREATE, tarni_port_stream_create(p->port, &things->streams[1])));
   TARN_TRY(TIMED(p, STREAM_ID, tarni_port_stream_id(p->port, things->streams[0], &ids[0])));
   TARN_TRY(TIMED(p, STREAM_ID, tarni_port_stream_id(p->port, things->streams[1], &ids[1])));
@@ -313,7 +313,7 @@ static tarn_status try_streams(probe *p) {
 
 static tarn_status capture_round_trip(probe *p) {
   probe_things *things = &p->things;
-  const tarn_stream stream = things->streams[0];
+  tarn_stream stream = things->streams[0];
   const tarn_ptr out = (uintptr_t)things->pinned, back = out + PROBE_BYTES;
   tarni_capture_state state;
   TARN_TRY(TIMED(p, CAPTURE_BEGIN,
@@ -349,7 +349,8 @@ static tarn_status set_up_round(probe *p) {
   void *pinned;
   TARN_TRY(TIMED(p, INFO, tarni_port_info(p->port, &free_bytes, &total_bytes)));
   TARN_TRY(TIMED(p, STREAM_CREATE, tarni_port_stream_create(p->port, &p->things.streams[0])));
-  TARN_TRY(TIMED(p, HOST_ALLOC, tarni_port_host_alloc(p->port, PROBE_BYTES * 2, 0, &pinned)));
+  TARN_TRY(
+      TIMED(p, HOST_ALLOC, tarni_port_host_alloc(p->port, (uint64_t)PROBE_BYTES * 2, 0, &pinned)));
   p->things.pinned = pinned;
   return TARN_OK;
 }

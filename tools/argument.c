@@ -12,10 +12,11 @@ void tool_usage(const tool_command *command) {
          command->arguments, command->summary);
 }
 
+/* Tells what is wrong; returns 0. */
 static int wrong_argument(const tool_command *command, const char *argument, const char *why) {
   (void)fprintf(stderr, "tarn %s: '%s' %s\nusage: tarn %s %s\n", command->name, argument, why,
                 command->name, command->arguments);
-  return TOOL_USAGE;
+  return 0;
 }
 
 /* The length of an argument's name: "--device=sim" has one of 8. */
@@ -34,34 +35,43 @@ static const tool_argument *find_argument(const tool_argument *arguments, size_t
   return NULL;
 }
 
+/* Takes one argument, and the value after it; how many words that were, or 0 when it is wrong. */
+static int take_argument(const tool_command *command, const tool_argument *argument, int argc,
+                         char **argv) {
+  const char *equals = strchr(argv[0], '=');
+  if (*argument->is_given) {
+    return wrong_argument(command, argv[0], "is given twice");
+  }
+  *argument->is_given = true;
+  if (argument->value == NULL) {
+    return equals == NULL ? 1 : wrong_argument(command, argv[0], "takes no value");
+  }
+  if (equals != NULL) {
+    *argument->value = equals + 1;
+    return 1;
+  }
+  if (argc < 2) {
+    return wrong_argument(command, argv[0], "needs a value");
+  }
+  *argument->value = argv[1];
+  return 2;
+}
+
 int tool_parse(const tool_command *command, const tool_argument *arguments, size_t count, int argc,
                char **argv) {
-  for (int i = 0; i < argc; i++) {
-    const char *text = argv[i];
-    const char *equals = strchr(text, '=');
-    if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0) {
+  for (int i = 0; i < argc;) {
+    if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
       tool_usage(command);
       return TOOL_OK;
     }
-    const tool_argument *argument = find_argument(arguments, count, text);
-    if (argument == NULL) {
-      return wrong_argument(command, text, "is not an argument that it takes");
+    const tool_argument *argument = find_argument(arguments, count, argv[i]);
+    const int taken = argument != NULL
+                          ? take_argument(command, argument, argc - i, argv + i)
+                          : wrong_argument(command, argv[i], "is not an argument that it takes");
+    if (taken == 0) {
+      return TOOL_USAGE;
     }
-    if (argument->is_given != NULL && *argument->is_given) {
-      return wrong_argument(command, text, "is given twice");
-    }
-    if (argument->value == NULL && equals != NULL) {
-      return wrong_argument(command, text, "takes no value");
-    }
-    if (argument->value != NULL) {
-      if (equals == NULL && i + 1 >= argc) {
-        return wrong_argument(command, text, "needs a value");
-      }
-      *argument->value = equals != NULL ? equals + 1 : argv[++i];
-    }
-    if (argument->is_given != NULL) {
-      *argument->is_given = true;
-    }
+    i += taken;
   }
   return -1;
 }

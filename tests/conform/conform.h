@@ -105,6 +105,6 @@ CONFORM_TOPICS(CONFORM_DECLARE)
 
 /* Runs one named misuse in this process, for conform_child.c, which starts the program again for
  * it: the device may be unusable afterwards. Returns the exit status. */
-int conform_child_main(const char *misuse);
+int conform_child_main(const char *name);
 
 #endif

@@ -18,7 +18,7 @@ static bool fork_set_up(fork_scene *scene) {
          CHECK_OK(tarni_port_stream_create(conform_port, &scene->branch)) &&
          CHECK_OK(tarni_port_event_create(conform_port, &scene->fork)) &&
          CHECK_OK(tarni_port_event_create(conform_port, &scene->join)) &&
-         CHECK_OK(tarni_port_plain_alloc(conform_port, FORK_BYTES * 2, &scene->block));
+         CHECK_OK(tarni_port_plain_alloc(conform_port, (uint64_t)FORK_BYTES * 2, &scene->block));
 }
 
 static void fork_take_down(fork_scene *scene) {

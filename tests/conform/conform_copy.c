@@ -200,7 +200,7 @@ static void stream_keeps_the_order(void) {
   }
   CHECK_OK(tarni_port_stream_sync(conform_port, stream));
   uint64_t n_wrong = 0;
-  for (int i = 0; i < N; i++) {
+  for (uint64_t i = 0; i < N; i++) {
     n_wrong += conform_differ_value(conform_pinned_b + i * 256, 256, (uint8_t)i);
   }
   CHECK_EQ(n_wrong, 0);

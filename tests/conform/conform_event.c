@@ -130,7 +130,7 @@ static void order_between_streams(void) {
   CHECK_EQ(n_failed, 0);
   CHECK_OK(tarni_port_stream_sync(conform_port, scene.waiting));
   uint64_t n_wrong = 0;
-  for (int i = 0; i < N; i++) {
+  for (uint64_t i = 0; i < N; i++) {
     n_wrong += conform_differ_value(conform_pinned_b + i * SIZE, SIZE, (uint8_t)i);
   }
   CHECK_EQ(n_wrong, 0);

@@ -22,9 +22,9 @@ typedef struct rule_scene {
 typedef struct capture_rule {
   const char *name;
   tarn_status (*act)(rule_scene *scene);
-  bool on_other_thread;
   tarn_status want[N_MODES]; /* global, thread-local, relaxed */
   bool survives[N_MODES];
+  bool on_other_thread;
 } capture_rule;
 
 static tarn_status act_nothing(rule_scene *scene) {
@@ -116,27 +116,27 @@ static tarn_status act_other_stream(rule_scene *scene) {
   { false, true, true }
 
 static const capture_rule rules[] = {
-    {"nothing", act_nothing, false, ALL(TARN_OK), ALL(true)},
-    {"chunk calls", act_chunk, false, ALL(TARN_OK), ALL(true)},
-    {"chunk calls, other thread", act_chunk, true, ALL(TARN_OK), ALL(true)},
-    {"plain_alloc", act_plain_alloc, false, UNSAFE, UNSAFE_SURVIVES},
-    {"plain_alloc, other thread", act_plain_alloc, true, UNSAFE_ELSEWHERE,
-     UNSAFE_ELSEWHERE_SURVIVES},
-    {"host_alloc", act_host_alloc, false, UNSAFE, UNSAFE_SURVIVES},
-    {"event_query", act_event_query, false, UNSAFE, UNSAFE_SURVIVES},
-    {"event_query, other thread", act_event_query, true, UNSAFE_ELSEWHERE,
-     UNSAFE_ELSEWHERE_SURVIVES},
-    {"event_sync", act_event_sync, false, UNSAFE, UNSAFE_SURVIVES},
-    {"copy_sync", act_copy_sync, false, UNSAFE, UNSAFE_SURVIVES},
-    {"fill_sync", act_fill_sync, false, UNSAFE, UNSAFE_SURVIVES},
-    {"wait for an event from outside", act_wait_outside, false, ALL(TARN_CAPTURE), ALL(false)},
-    {"stream_query", act_stream_query, false, ALL(TARN_CAPTURE), ALL(false)},
-    {"stream_sync", act_stream_sync, false, ALL(TARN_CAPTURE), ALL(false)},
-    {"pool_alloc", act_pool_alloc, false, ALL(TARN_CAPTURE), ALL(true)},
-    {"pool_free", act_pool_free, false, ALL(TARN_CAPTURE), ALL(true)},
-    {"value_write and value_wait", act_words, false, ALL(TARN_OK), ALL(true)},
-    {"work on another stream", act_other_stream, false, ALL(TARN_OK), ALL(true)},
-    {"work on another stream, other thread", act_other_stream, true, ALL(TARN_OK), ALL(true)},
+    {"nothing", act_nothing, ALL(TARN_OK), ALL(true), false},
+    {"chunk calls", act_chunk, ALL(TARN_OK), ALL(true), false},
+    {"chunk calls, other thread", act_chunk, ALL(TARN_OK), ALL(true), true},
+    {"plain_alloc", act_plain_alloc, UNSAFE, UNSAFE_SURVIVES, false},
+    {"plain_alloc, other thread", act_plain_alloc, UNSAFE_ELSEWHERE, UNSAFE_ELSEWHERE_SURVIVES,
+     true},
+    {"host_alloc", act_host_alloc, UNSAFE, UNSAFE_SURVIVES, false},
+    {"event_query", act_event_query, UNSAFE, UNSAFE_SURVIVES, false},
+    {"event_query, other thread", act_event_query, UNSAFE_ELSEWHERE, UNSAFE_ELSEWHERE_SURVIVES,
+     true},
+    {"event_sync", act_event_sync, UNSAFE, UNSAFE_SURVIVES, false},
+    {"copy_sync", act_copy_sync, UNSAFE, UNSAFE_SURVIVES, false},
+    {"fill_sync", act_fill_sync, UNSAFE, UNSAFE_SURVIVES, false},
+    {"wait for an event from outside", act_wait_outside, ALL(TARN_CAPTURE), ALL(false), false},
+    {"stream_query", act_stream_query, ALL(TARN_CAPTURE), ALL(false), false},
+    {"stream_sync", act_stream_sync, ALL(TARN_CAPTURE), ALL(false), false},
+    {"pool_alloc", act_pool_alloc, ALL(TARN_CAPTURE), ALL(true), false},
+    {"pool_free", act_pool_free, ALL(TARN_CAPTURE), ALL(true), false},
+    {"value_write and value_wait", act_words, ALL(TARN_OK), ALL(true), false},
+    {"work on another stream", act_other_stream, ALL(TARN_OK), ALL(true), false},
+    {"work on another stream, other thread", act_other_stream, ALL(TARN_OK), ALL(true), true},
 };
 
 static bool rule_set_up(rule_scene *scene) {

@@ -19,9 +19,9 @@ enum { N_GATES = 4096, GATE_PATIENCE_S = 20, WATCHDOG_PERIOD_US = 20000 };
 struct conform_gate {
   _Atomic uint64_t *word; /* 0: closed, 1: open */
   time_t deadline;        /* by the watchdog's clock */
-  bool is_expired;        /* the watchdog opened it */
   pthread_t opener;
   unsigned delay_ms;
+  bool is_expired; /* the watchdog opened it */
 };
 
 tarni_port *conform_port;

@@ -22,7 +22,7 @@ static tarn_status work_round(worker *me, tarn_stream stream, uint64_t round) {
   void *host;
   const uint64_t seed = me->seed * N_ROUNDS + round;
   TARN_TRY(conform_map(conform_granule(), &mapping));
-  TARN_TRY(tarni_port_host_alloc(conform_port, WORKER_BYTES * 2, 0, &host));
+  TARN_TRY(tarni_port_host_alloc(conform_port, (uint64_t)WORKER_BYTES * 2, 0, &host));
   TARN_TRY(tarni_port_event_create(conform_port, &event));
   uint8_t *bytes = host;
   conform_pattern(bytes, WORKER_BYTES, seed);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
  * The public face of devices and streams, and the probe, on the simulated GPU. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "support/test.h"
@@ -15,11 +14,10 @@ static tarn_device *open_sim(const char *name) {
 }
 
 static void listing(void) {
+  static tarn_device_info infos[64];
   size_t count = 0;
   REQUIRE_OK(tarn_device_list(NULL, 0, &count));
-  REQUIRE(count >= 1);
-  tarn_device_info *infos = calloc(count + 2, sizeof(*infos));
-  REQUIRE(infos != NULL);
+  REQUIRE(count >= 1 && count + 2 <= 64);
   infos[0].size = sizeof(*infos);
   size_t again = 0;
   CHECK_OK(tarn_device_list(infos, count + 2, &again));
@@ -32,7 +30,6 @@ static void listing(void) {
   }
   CHECK_TEXT(infos[count - 1].name, "sim");
   CHECK_EQ(infos[count].size, 0);
-  free(infos);
 }
 
 /* Only as much as there is room for, in elements of the caller's own size. */

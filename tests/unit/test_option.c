@@ -184,7 +184,7 @@ static void table_is_sound(void) {
     CHECK(strncmp(option.name, "TARN_", 5) == 0);
     CHECK(strlen(option.range) > 0 && strlen(option.help) > 0);
     CHECK(option.default_value != NULL && option.value != NULL);
-    CHECK(option.is_set || strcmp(option.value, option.default_value) == 0);
+    CHECK(option.is_set || CHECK_TEXT(option.value, option.default_value));
   }
   tarn_option option = {.size = sizeof(option), .name = "left over"};
   CHECK_STATUS(tarn_option_get(TARNI_OPTION_COUNT, &option), TARN_RANGE);

@@ -256,7 +256,8 @@ static void refused_calls(void) {
   CHECK_HAS(tarn_last_message(), "12");
   CHECK_STATUS(tarni_port_map(&script, GRANULE + 8, GRANULE, 1), TARN_INVALID);
   CHECK_HAS(tarn_last_message(), "0x10008");
-  CHECK_STATUS(tarni_port_unmap(&script, UINT64_MAX - GRANULE + 1, GRANULE * 2), TARN_INVALID);
+  CHECK_STATUS(tarni_port_unmap(&script, UINT64_MAX - GRANULE + 1, (uint64_t)GRANULE * 2),
+               TARN_INVALID);
   CHECK_STATUS(tarni_port_host_alloc(&script, 8, 0x40, &pointer), TARN_INVALID);
   CHECK_HAS(tarn_last_message(), "0x40");
   CHECK_STATUS(tarni_port_create(NULL, GRANULE, &output), TARN_INVALID);
@@ -361,9 +362,8 @@ static void bad_names(void) {
     }
     CHECK_HAS(tarn_last_message(), "sim");
   }
-  static char name[600];
-  memset(name, 'x', sizeof(name) - 1);
-  memcpy(name, "sim:", 4);
+  char name[600];
+  (void)snprintf(name, sizeof(name), "sim:%0590d", 1);
   tarni_port *port;
   CHECK_STATUS(tarni_port_open(name, &port), TARN_INVALID);
 }
