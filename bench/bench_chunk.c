@@ -73,7 +73,8 @@ int main(void) {
       printf("%8d %6d", sizes[s], counts[c]);
       for (int i = 0; i < N_STEPS; i++) {
         qsort(ns[i], N_ROUNDS, sizeof(ns[i][0]), compare);
-        printf(" %9.2f", (double)ns[i][N_ROUNDS / 2] / 1e3 / counts[c]);
+        const uint64_t median = ns[i][N_ROUNDS / 2];
+        printf(" %9.2f", (double)median / 1e3 / counts[c]);
       }
       printf("\n");
     }
