@@ -264,6 +264,7 @@ static sim_stream *stream_make(sim_device *device, const void *thread) {
   }
   sim_stream *const next = stream->next;
   tarni_sim_clock_free(&stream->clock);
+  free(stream->capture_tail);
   *stream = (sim_stream){.is_live = SIM_STREAM_LIVE,
                          .slot = slot,
                          .id = ++tarni_sim_world.last_stream_id,
