@@ -68,7 +68,7 @@ typedef enum tarn_sim_finding_kind {
 
 /* One use of memory, as a finding names it. */
 typedef struct tarn_sim_use {
-  const char *operation; /* "kernel", "copy", "fill", "pool_free"; NULL: none */
+  const char *operation; /* "kernel", "copy", "fill", "pool_alloc", "pool_free"; NULL: none */
   uint64_t stream_id;
   uint64_t sequence; /* the how-manieth operation of its stream */
   uint64_t owner;
@@ -83,6 +83,7 @@ typedef struct tarn_sim_finding {
   tarn_sim_use first;  /* the earlier use */
   tarn_sim_use second; /* the use that is not ordered after it */
   char message[256];
+  uint64_t owner; /* who owned the range then; 0: nobody, or it was never named */
 } tarn_sim_finding;
 
 /* The number of findings so far, and one of the first 64 of them, by index. */
@@ -93,7 +94,7 @@ TARN_API tarn_status tarn_sim_finding_get(tarn_device *device, size_t index,
 TARN_API tarn_status tarn_sim_finding_clear(tarn_device *device);
 
 /* Called for every finding as it is made, from inside the call that makes it, also while the
- * device is being closed. NULL: none. */
+ * device is being closed. It must not call tarn. NULL: none. */
 typedef void (*tarn_sim_on_finding)(const tarn_sim_finding *finding, void *user);
 TARN_API tarn_status tarn_sim_set_on_finding(tarn_device *device, tarn_sim_on_finding callback,
                                              void *user);
@@ -101,7 +102,9 @@ TARN_API tarn_status tarn_sim_set_on_finding(tarn_device *device, tarn_sim_on_fi
 /* ---- Faults ---------------------------------------------------------------------------------
  * Makes a driver call fail: the `nth` (1 is the next) of the given kind, or of any kind for
  * TARN_CALL_COUNT, then `times` in all (0: from then on, for good), with this CUDA result code (0:
- * out of memory). A new plan replaces the old one; nth 0 ends it. */
+ * out of memory). A code that breaks a GPU breaks this one: from then on every call fails with it.
+ * A call that fails by the plan is counted and costs its base price, and changes nothing else. A
+ * new plan replaces the old one; nth 0 ends it. */
 TARN_API tarn_status tarn_sim_fail(tarn_device *device, tarn_call call, uint64_t nth,
                                    uint64_t times, int driver_code);
 /* How many calls have failed by the plan so far. */

@@ -5,6 +5,7 @@
  * talks to the operating system or touches simulated memory. Memory that was never written costs
  * nothing. Mappings are made by raw system calls: a sanitizer must not clear or walk its own shadow
  * for ranges of this size. */
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,17 +21,25 @@ static void *raw_mmap(void *address, uint64_t size, int protection, int flags, i
   return result == -1 ? MAP_FAILED : (void *)(uintptr_t)result;
 }
 
+uint64_t tarni_sim_bytes_page(void) {
+  static uint64_t page; /* the same whoever finds it out */
+  if (__atomic_load_n(&page, __ATOMIC_RELAXED) == 0) {
+    __atomic_store_n(&page, tarni_max(4096, (uint64_t)sysconf(_SC_PAGESIZE)), __ATOMIC_RELAXED);
+  }
+  return __atomic_load_n(&page, __ATOMIC_RELAXED);
+}
+
 int tarni_sim_bytes_file(void) {
-  return memfd_create("tarn-sim", MFD_CLOEXEC);
+  return tarni_sim_store_strikes() ? -1 : memfd_create("tarn-sim", MFD_CLOEXEC);
 }
 
 bool tarni_sim_bytes_grow(int file, uint64_t size) {
-  return size <= INT64_MAX && ftruncate(file, (off_t)size) == 0;
+  return !tarni_sim_store_strikes() && size <= INT64_MAX && ftruncate(file, (off_t)size) == 0;
 }
 
 void *tarni_sim_bytes_reserve(uint64_t size, uint64_t alignment) {
   uint64_t padded;
-  if (!tarni_add(size, alignment, &padded)) {
+  if (tarni_sim_store_strikes() || !tarni_add(size, alignment, &padded)) {
     return NULL;
   }
   char *address =
@@ -49,18 +58,27 @@ void *tarni_sim_bytes_reserve(uint64_t size, uint64_t alignment) {
   return aligned;
 }
 
+void *tarni_sim_bytes_pinned(uint64_t size) {
+  void *address = tarni_sim_store_strikes()
+                      ? MAP_FAILED
+                      : raw_mmap(NULL, size, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return address != MAP_FAILED ? address : NULL;
+}
+
 bool tarni_sim_bytes_unreserve(void *address, uint64_t size) {
   return syscall(SYS_munmap, address, size) == 0;
 }
 
 bool tarni_sim_bytes_map(void *address, uint64_t size, int file, uint64_t offset) {
-  return raw_mmap(address, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, offset) ==
-         address;
+  return !tarni_sim_store_strikes() && raw_mmap(address, size, PROT_READ | PROT_WRITE,
+                                                MAP_SHARED | MAP_FIXED, file, offset) == address;
 }
 
 /* The range stays reserved. */
 bool tarni_sim_bytes_unmap(void *address, uint64_t size) {
-  return raw_mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+  return !tarni_sim_store_strikes() &&
+         raw_mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
                   -1, 0) == address;
 }
 
@@ -68,21 +86,37 @@ void tarni_sim_bytes_discard(int file, uint64_t offset, uint64_t size) {
   (void)fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)size);
 }
 
-/* Copies a file's range to the start of another, through a mapping of each. */
+static bool transfer_piece(int from, off_t at, int to, off_t to_at, uint64_t size) {
+  char buffer[16384];
+  while (size != 0) {
+    const size_t want = size < sizeof(buffer) ? (size_t)size : sizeof(buffer);
+    const ssize_t got = pread(from, buffer, want, at);
+    if (got <= 0 || pwrite(to, buffer, (size_t)got, to_at) != got) {
+      return false;
+    }
+    at += got;
+    to_at += got;
+    size -= (uint64_t)got;
+  }
+  return true;
+}
+
+/* Copies a file's range to the start of another; what was never written is skipped. */
 bool tarni_sim_bytes_transfer(int from, uint64_t offset, int to, uint64_t size) {
-  void *source = raw_mmap(NULL, size, PROT_READ, MAP_SHARED, from, offset);
-  void *destination = raw_mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, to, 0);
-  const bool is_good = source != MAP_FAILED && destination != MAP_FAILED;
-  if (is_good) {
-    memcpy(destination, source, size);
+  const off_t first = (off_t)offset, end = (off_t)(offset + size);
+  off_t at = tarni_sim_store_strikes() ? -1 : lseek(from, first, SEEK_DATA);
+  if (at < 0) {
+    return errno == ENXIO && !tarni_sim_store_has_failed(); /* nothing was ever written */
   }
-  if (source != MAP_FAILED) {
-    (void)syscall(SYS_munmap, source, size);
+  while (at >= 0 && at < end) {
+    const off_t hole = lseek(from, at, SEEK_HOLE);
+    const off_t stop = hole < 0 || hole > end ? end : hole;
+    if (!transfer_piece(from, at, to, at - first, (uint64_t)(stop - at))) {
+      return false;
+    }
+    at = lseek(from, stop, SEEK_DATA);
   }
-  if (destination != MAP_FAILED) {
-    (void)syscall(SYS_munmap, destination, size);
-  }
-  return is_good;
+  return true;
 }
 
 static void *pointer_of(tarn_ptr address) {
@@ -90,9 +124,10 @@ static void *pointer_of(tarn_ptr address) {
 }
 
 bool tarni_sim_bytes_is_host(tarn_ptr address, uint64_t size) {
-  const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-  const uint64_t first = tarni_align_down(address, page);
-  return address != 0 && msync(pointer_of(first), address + size - first, MS_ASYNC) == 0;
+  const uint64_t first = tarni_align_down(address, (uint64_t)sysconf(_SC_PAGESIZE));
+  uint64_t end;
+  return address != 0 && tarni_add(address, size, &end) &&
+         msync(pointer_of(first), end - first, MS_ASYNC) == 0;
 }
 
 void tarni_sim_bytes_copy(tarn_ptr destination, tarn_ptr source, uint64_t size) {

@@ -6,11 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/check.h"
 #include "port/sim/sim.h"
 
-static sim_capture *capture_find(const sim_device *device, uint64_t id) {
-  for (sim_capture *capture = device->captures; capture != NULL; capture = capture->next) {
+static sim_capture *capture_find(uint64_t id) {
+  for (sim_capture *capture = tarni_sim_world.captures; capture != NULL; capture = capture->next) {
     if (capture->id == id) {
       return capture;
     }
@@ -19,9 +18,9 @@ static sim_capture *capture_find(const sim_device *device, uint64_t id) {
 }
 
 tarn_status tarni_sim_capture_allows(sim_device *device, const char *entry) {
-  const void *thread = tarni_sim_thread();
+  const uint64_t thread = tarni_sim_thread();
   bool is_allowed = true;
-  for (sim_capture *capture = device->captures; capture != NULL; capture = capture->next) {
+  for (sim_capture *capture = tarni_sim_world.captures; capture != NULL; capture = capture->next) {
     if (capture->mode == TARNI_CAPTURE_GLOBAL ||
         (capture->mode == TARNI_CAPTURE_THREAD_LOCAL && capture->thread == thread)) {
       capture->is_invalid = true;
@@ -45,7 +44,7 @@ static tarn_status capture_check(const sim_stream *stream, const char *entry) {
 /* ---- Sets of nodes ---- */
 
 static bool nodes_copy(uint32_t **to, uint32_t *n_to, const uint32_t *from, uint32_t n) {
-  uint32_t *copy = malloc((n + 1) * sizeof(*copy));
+  uint32_t *copy = tarni_sim_store_resize(NULL, (size_t)n + 1, sizeof(*copy));
   if (copy == NULL) {
     return false;
   }
@@ -68,7 +67,7 @@ static bool nodes_hold(const uint32_t *nodes, uint32_t n, uint32_t node) {
 }
 
 static bool nodes_unite(uint32_t **to, uint32_t *n_to, const uint32_t *from, uint32_t n) {
-  uint32_t *united = malloc((*n_to + n + 1) * sizeof(*united));
+  uint32_t *united = tarni_sim_store_resize(NULL, (size_t)*n_to + n + 1, sizeof(*united));
   if (united == NULL) {
     return false;
   }
@@ -94,7 +93,7 @@ static bool graph_room(sim_graph *graph) {
     return true;
   }
   const uint32_t capacity = graph->capacity * 2 + 16;
-  sim_node *nodes = realloc(graph->nodes, capacity * sizeof(*nodes));
+  sim_node *nodes = tarni_sim_store_resize(graph->nodes, capacity, sizeof(*nodes));
   if (nodes == NULL) {
     return false;
   }
@@ -133,43 +132,58 @@ tarn_status tarni_sim_capture_record(sim_stream *stream, sim_event *event) {
 }
 
 static tarn_status capture_join(sim_stream *stream, sim_capture *capture, const sim_event *event) {
-  if (stream == stream->device->legacy) {
+  const char *entry = "cuStreamWaitEvent";
+  sim_device *device = stream->device;
+  if (stream == device->legacy || device != capture->device) {
     capture->is_invalid = true;
-    return tarni_sim_fail_code(stream->device, SIM_CUDA_CAPTURE_UNSUPPORTED, "cuStreamWaitEvent",
-                               0);
+    return tarni_sim_fail_code(
+        device, stream == device->legacy ? SIM_CUDA_CAPTURE_IMPLICIT : SIM_CUDA_CAPTURE_UNSUPPORTED,
+        entry, 0);
   }
   if (capture->is_invalid) {
-    return tarni_sim_fail_code(stream->device, SIM_CUDA_CAPTURE_INVALIDATED, "cuStreamWaitEvent",
-                               0);
+    return tarni_sim_fail_code(device, SIM_CUDA_CAPTURE_INVALIDATED, entry, 0);
   }
   if (!nodes_unite(&stream->capture_tail, &stream->n_capture_tail, event->nodes, event->n_nodes)) {
-    return tarni_sim_no_host_memory(stream->device, "cuStreamWaitEvent");
+    return tarni_sim_no_host_memory(device, entry);
   }
   stream->capture = capture;
   return TARN_OK;
 }
 
-tarn_status tarni_sim_capture_wait(sim_stream *stream, sim_event *event) {
-  sim_device *device = stream->device;
-  if (event->capture_id == 0) {
-    if (event->record == NULL) {
-      return capture_check(stream, "cuStreamWaitEvent"); /* never recorded: nothing to wait for */
-    }
-    TARN_TRY(capture_check(stream, "cuStreamWaitEvent"));
-    return tarni_sim_capture_refuse(stream, SIM_CUDA_CAPTURE_ISOLATION, "cuStreamWaitEvent");
+/* The event was recorded in no capture that still goes on. */
+static tarn_status capture_wait_outside(sim_stream *stream, const sim_event *event) {
+  const char *entry = "cuStreamWaitEvent";
+  if (stream->capture == NULL) {
+    return tarni_sim_fail_code(stream->device, SIM_CUDA_INVALID_VALUE, entry, 0);
   }
-  sim_capture *capture = capture_find(device, event->capture_id);
+  TARN_TRY(capture_check(stream, entry));
+  if (event->capture_id != 0) {
+    return tarni_sim_capture_refuse(stream, SIM_CUDA_INVALID_VALUE, entry);
+  }
+  return event->record == NULL /* never recorded: nothing to wait for */
+             ? TARN_OK
+             : tarni_sim_capture_refuse(stream, SIM_CUDA_CAPTURE_ISOLATION, entry);
+}
+
+tarn_status tarni_sim_capture_wait(sim_stream *stream, const sim_event *event) {
+  sim_capture *capture = event->capture_id != 0 ? capture_find(event->capture_id) : NULL;
   if (capture == NULL) {
-    if (stream->capture != NULL) {
-      return tarni_sim_capture_refuse(stream, SIM_CUDA_CAPTURE_ISOLATION, "cuStreamWaitEvent");
-    }
-    return tarni_sim_fail_code(device, SIM_CUDA_CAPTURED_EVENT, "cuStreamWaitEvent", 0);
+    return capture_wait_outside(stream, event);
   }
   if (stream->capture != NULL && stream->capture != capture) {
     capture->is_invalid = true;
     return tarni_sim_capture_refuse(stream, SIM_CUDA_CAPTURE_MERGE, "cuStreamWaitEvent");
   }
   return capture_join(stream, capture, event);
+}
+
+tarn_status tarni_sim_capture_ask(sim_device *device, const sim_event *event, const char *entry) {
+  sim_capture *capture = capture_find(event->capture_id);
+  if (capture == NULL) {
+    return tarni_sim_fail_code(device, SIM_CUDA_INVALID_VALUE, entry, 0);
+  }
+  capture->is_invalid = true;
+  return tarni_sim_fail_code(device, SIM_CUDA_CAPTURED_EVENT, entry, 0);
 }
 
 /* ---- Begin and end ---- */
@@ -195,21 +209,20 @@ static tarn_status capture_start(sim_device *device, sim_stream *stream, tarni_c
   if (stream->capture != NULL) {
     return tarni_sim_fail_code(device, SIM_CUDA_ILLEGAL_STATE, "cuStreamBeginCapture", 0);
   }
-  sim_capture *capture = malloc(sizeof(*capture));
-  sim_graph *graph = calloc(1, sizeof(*graph));
-  if (capture == NULL || graph == NULL) {
+  sim_capture *capture = tarni_sim_store_zeroed(1, sizeof(*capture));
+  sim_graph *graph = capture != NULL ? tarni_sim_graph_make(device) : NULL;
+  if (graph == NULL) {
     free(capture);
-    free(graph);
     return tarni_sim_no_host_memory(device, "cuStreamBeginCapture");
   }
-  graph->references = 1;
   *capture = (sim_capture){.id = ++tarni_sim_world.last_capture_id,
                            .mode = mode,
                            .thread = tarni_sim_thread(),
+                           .device = device,
                            .origin = stream,
                            .graph = graph,
-                           .next = device->captures};
-  device->captures = capture;
+                           .next = tarni_sim_world.captures};
+  tarni_sim_world.captures = capture;
   stream->capture = capture;
   stream->n_capture_tail = 0;
   return TARN_OK;
@@ -236,34 +249,29 @@ static void mark_ancestors(const sim_graph *graph, bool *is_marked) {
 }
 
 /* Whether all that other streams did in the capture comes before where the first stream is now. */
-static bool capture_is_joined(const sim_device *device, const sim_capture *capture) {
-  bool *is_marked = calloc(capture->graph->n_nodes + 1, sizeof(*is_marked));
-  if (is_marked == NULL) {
-    return false;
-  }
+static bool capture_is_joined(const sim_capture *capture, bool *is_marked) {
   for (uint32_t i = 0; i < capture->origin->n_capture_tail; i++) {
     is_marked[capture->origin->capture_tail[i]] = true;
   }
   mark_ancestors(capture->graph, is_marked);
   bool is_joined = true;
-  for (const sim_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+  for (const sim_stream *stream = capture->device->streams; stream != NULL; stream = stream->next) {
     for (uint32_t i = 0; stream->capture == capture && i < stream->n_capture_tail; i++) {
       is_joined = is_joined && is_marked[stream->capture_tail[i]];
     }
   }
-  free(is_marked);
   return is_joined;
 }
 
 /* Forgets a capture; its graph goes to the caller. */
-static sim_graph *capture_remove(sim_device *device, sim_capture *capture) {
-  for (sim_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+static sim_graph *capture_remove(sim_capture *capture) {
+  for (sim_stream *stream = capture->device->streams; stream != NULL; stream = stream->next) {
     if (stream->capture == capture) {
       stream->capture = NULL;
       stream->n_capture_tail = 0;
     }
   }
-  sim_capture **link = &device->captures;
+  sim_capture **link = &tarni_sim_world.captures;
   while (*link != capture) {
     link = &(*link)->next;
   }
@@ -273,49 +281,86 @@ static sim_graph *capture_remove(sim_device *device, sim_capture *capture) {
   return graph;
 }
 
-static tarn_status capture_stop(sim_device *device, sim_stream *stream, tarni_graph *out) {
-  sim_capture *capture = stream->capture;
+/* Why a capture cannot be ended here: the driver's code. */
+static int capture_end_code(const sim_stream *stream, const sim_capture *capture) {
   if (capture == NULL) {
-    return tarni_sim_fail_code(device, SIM_CUDA_ILLEGAL_STATE, "cuStreamEndCapture", 0);
+    return SIM_CUDA_ILLEGAL_STATE;
   }
   if (capture->origin != stream) {
-    return tarni_sim_fail_code(device, SIM_CUDA_CAPTURE_UNMATCHED, "cuStreamEndCapture", 0);
+    return SIM_CUDA_CAPTURE_UNMATCHED;
   }
-  if (capture->mode != TARNI_CAPTURE_RELAXED && capture->thread != tarni_sim_thread()) {
-    return tarni_sim_fail_code(device, SIM_CUDA_CAPTURE_WRONG_THREAD, "cuStreamEndCapture", 0);
+  return capture->mode != TARNI_CAPTURE_RELAXED && capture->thread != tarni_sim_thread()
+             ? SIM_CUDA_CAPTURE_WRONG_THREAD
+             : SIM_CUDA_SUCCESS;
+}
+
+static tarn_status capture_stop(sim_device *device, sim_stream *stream, tarni_graph *out) {
+  const char *entry = "cuStreamEndCapture";
+  sim_capture *capture = stream->capture;
+  int code = capture_end_code(stream, capture);
+  if (code == SIM_CUDA_CAPTURE_UNMATCHED) {
+    capture->is_invalid = true;
   }
-  int code = SIM_CUDA_SUCCESS;
-  if (capture->is_invalid) {
+  if (capture == NULL || code == SIM_CUDA_CAPTURE_UNMATCHED) {
+    return tarni_sim_fail_code(device, code, entry, 0);
+  }
+  bool *is_marked = tarni_sim_store_zeroed((size_t)capture->graph->n_nodes + 1, sizeof(*is_marked));
+  if (is_marked == NULL) {
+    return tarni_sim_no_host_memory(device, entry);
+  }
+  if (code == SIM_CUDA_SUCCESS && capture->is_invalid) {
     code = SIM_CUDA_CAPTURE_INVALIDATED;
-  } else if (!capture_is_joined(device, capture)) {
+  } else if (code == SIM_CUDA_SUCCESS && !capture_is_joined(capture, is_marked)) {
     code = SIM_CUDA_CAPTURE_UNJOINED;
   }
-  sim_graph *graph = capture_remove(device, capture);
+  free(is_marked);
+  sim_graph *graph = capture_remove(capture); /* over, whatever became of it */
   if (code != SIM_CUDA_SUCCESS) {
     tarni_sim_graph_drop(graph);
-    return tarni_sim_fail_code(device, code, "cuStreamEndCapture", 0);
+    return tarni_sim_fail_code(device, code, entry, 0);
   }
-  device->n_graphs++;
+  graph->is_live = SIM_GRAPH_LIVE;
   *out = graph;
   return TARN_OK;
 }
 
-tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream handle, tarni_graph *graph) {
+tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream on, tarni_graph *graph) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_CAPTURE_END, 0));
   sim_stream *stream;
-  tarn_status status = tarni_sim_stream_get(device, handle, "cuStreamEndCapture", &stream);
+  tarn_status status = tarni_sim_stream_get(device, on, "cuStreamEndCapture", &stream);
   if (status == TARN_OK) {
     status = capture_stop(device, stream, graph);
   }
   return tarni_sim_end(device, status);
 }
 
+/* The first stream takes its capture with it; without another one the capture cannot be whole. */
+void tarni_sim_capture_leave(sim_stream *stream) {
+  sim_capture *capture = stream->capture;
+  if (capture == NULL) {
+    return;
+  }
+  if (capture->origin == stream) {
+    tarni_sim_graph_drop(capture_remove(capture));
+  } else {
+    capture->is_invalid = true;
+    stream->capture = NULL;
+    stream->n_capture_tail = 0;
+  }
+}
+
 void tarni_sim_capture_close(sim_device *device) {
-  while (device->captures != NULL) {
-    tarn_sim_finding finding = {.kind = TARN_SIM_LEAK};
-    tarni_sim_oracle_find(device, &finding, "capture %llu was never ended",
-                          (unsigned long long)device->captures->id);
-    tarni_sim_graph_drop(capture_remove(device, device->captures));
+  for (sim_capture *next, *capture = tarni_sim_world.captures; capture != NULL; capture = next) {
+    next = capture->next;
+    if (capture->device != device) {
+      continue;
+    }
+    if (device->sticky_code == 0) {
+      tarn_sim_finding finding = {.kind = TARN_SIM_LEAK, .first.stream_id = capture->origin->id};
+      tarni_sim_oracle_find(device, &finding, "capture %llu was never ended",
+                            (unsigned long long)capture->id);
+    }
+    tarni_sim_graph_drop(capture_remove(capture));
   }
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bits.h"
 #include "port/sim/sim.h"
 
 void tarni_sim_clock_free(sim_clock *clock) {
@@ -12,15 +13,23 @@ void tarni_sim_clock_free(sim_clock *clock) {
   *clock = (sim_clock){0};
 }
 
+bool tarni_sim_clock_room(sim_clock *clock, uint32_t n) {
+  if (n <= clock->capacity) {
+    return true;
+  }
+  const uint32_t capacity = n + n / 4 + 8;
+  uint64_t *epochs = tarni_sim_store_resize(clock->epochs, capacity, sizeof(*epochs));
+  if (epochs == NULL) {
+    return false;
+  }
+  clock->epochs = epochs;
+  clock->capacity = capacity;
+  return true;
+}
+
 static bool clock_widen(sim_clock *clock, uint32_t n) {
-  if (n > clock->capacity) {
-    const uint32_t capacity = n + 8;
-    uint64_t *epochs = realloc(clock->epochs, capacity * sizeof(*epochs));
-    if (epochs == NULL) {
-      return false;
-    }
-    clock->epochs = epochs;
-    clock->capacity = capacity;
+  if (!tarni_sim_clock_room(clock, n)) {
+    return false;
   }
   if (n > clock->n) {
     memset(clock->epochs + clock->n, 0, (n - clock->n) * sizeof(*clock->epochs));
@@ -49,4 +58,10 @@ bool tarni_sim_clock_raise(sim_clock *clock, uint32_t slot, uint64_t epoch) {
     clock->epochs[slot] = epoch;
   }
   return true;
+}
+
+void tarni_sim_clock_meet(sim_clock *clock, const sim_clock *other) {
+  for (uint32_t i = 0; i < clock->n; i++) {
+    clock->epochs[i] = tarni_min(clock->epochs[i], tarni_sim_clock_at(other, i));
+  }
 }

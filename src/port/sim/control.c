@@ -16,6 +16,12 @@ static tarn_status control_begin(tarn_device *handle, const char *operation, sim
   return TARN_OK;
 }
 
+static tarn_status output_check(const void *output, const char *operation) {
+  return output != NULL ? TARN_OK
+                        : tarni_fail(TARN_INVALID, operation, NULL, "Pass an address for it.",
+                                     "the result's address is NULL");
+}
+
 static tarn_status control_end(tarn_status status) {
   tarni_sim_unlock();
   return status;
@@ -31,10 +37,8 @@ tarn_status tarn_sim_launch(tarn_device *handle, const tarn_sim_kernel *kernel,
   }
   sim_device *device = NULL;
   TARN_TRY(control_begin(handle, "tarn_sim_launch", &device));
-  tarn_status status = TARN_OK;
-  if (device->sticky_code != 0) {
-    status = tarni_sim_fail_code(device, device->sticky_code, "tarn_sim_launch", 0);
-  } else {
+  tarn_status status = tarni_sim_broken(device, "tarn_sim_launch");
+  if (status == TARN_OK) {
     status = tarni_sim_kernel(device, &known, stream);
     tarni_sim_tick(device);
   }
@@ -43,26 +47,8 @@ tarn_status tarn_sim_launch(tarn_device *handle, const tarn_sim_kernel *kernel,
 
 /* ---- Owners ---- */
 
-typedef struct owner_change {
-  uint64_t owner;
-  bool is_freed;
-} owner_change;
-
-static bool visit_owner(sim_history **slot, uint64_t offset, uint64_t size, void *user) {
-  (void)offset;
-  (void)size;
-  const owner_change *change = user;
-  sim_history *history = tarni_sim_history_own(slot);
-  if (history == NULL) {
-    return false;
-  }
-  history->owner = change->owner;
-  history->is_freed = change->is_freed;
-  return true;
-}
-
-static tarn_status owner_set(tarn_device *handle, tarn_ptr address, uint64_t bytes,
-                             owner_change change, const char *operation) {
+static tarn_status owner_set(tarn_device *handle, tarn_ptr address, uint64_t bytes, uint64_t owner,
+                             const char *operation) {
   sim_device *device = NULL;
   TARN_TRY(control_begin(handle, operation, &device));
   if (bytes == 0 || !tarni_sim_range_is_mapped(device, address, bytes)) {
@@ -70,17 +56,9 @@ static tarn_status owner_set(tarn_device *handle, tarn_ptr address, uint64_t byt
                                   "not all of the %llu bytes at 0x%llx are mapped",
                                   (unsigned long long)bytes, (unsigned long long)address));
   }
-  bool is_good = true;
-  for (tarn_ptr at = address; at < address + bytes;) {
-    sim_mapping *mapping = tarni_sim_mapping_find(device, at);
-    const tarn_ptr stop = mapping->address + mapping->size;
-    const uint64_t size = (stop < address + bytes ? stop : address + bytes) - at;
-    is_good = tarni_sim_shadow_walk(&mapping->chunk->shadow, at - mapping->address, size,
-                                    visit_owner, &change) &&
-              is_good;
-    at += size;
-  }
-  return control_end(is_good ? TARN_OK : tarni_sim_no_host_memory(device, operation));
+  return control_end(tarni_sim_oracle_own(device, address, bytes, owner, owner == 0)
+                         ? TARN_OK
+                         : tarni_sim_no_host_memory(device, operation));
 }
 
 tarn_status tarn_sim_own(tarn_device *handle, tarn_ptr address, uint64_t bytes, uint64_t owner) {
@@ -89,17 +67,18 @@ tarn_status tarn_sim_own(tarn_device *handle, tarn_ptr address, uint64_t bytes, 
                       "Name the owner by any other number; tarn_sim_disown gives a range back.",
                       "the owner is 0");
   }
-  return owner_set(handle, address, bytes, (owner_change){.owner = owner}, "tarn_sim_own");
+  return owner_set(handle, address, bytes, owner, "tarn_sim_own");
 }
 
 tarn_status tarn_sim_disown(tarn_device *handle, tarn_ptr address, uint64_t bytes) {
-  return owner_set(handle, address, bytes, (owner_change){.is_freed = true}, "tarn_sim_disown");
+  return owner_set(handle, address, bytes, 0, "tarn_sim_disown");
 }
 
 /* ---- Findings ---- */
 
 tarn_status tarn_sim_finding_count(tarn_device *handle, uint64_t *count) {
   sim_device *device = NULL;
+  TARN_TRY(output_check(count, "tarn_sim_finding_count"));
   *count = 0;
   TARN_TRY(control_begin(handle, "tarn_sim_finding_count", &device));
   *count = device->n_findings;
@@ -139,6 +118,11 @@ tarn_status tarn_sim_set_on_finding(tarn_device *handle, tarn_sim_on_finding cal
 tarn_status tarn_sim_fail(tarn_device *handle, tarn_call call, uint64_t nth, uint64_t times,
                           int driver_code) {
   sim_device *device = NULL;
+  if ((unsigned)call > TARN_CALL_COUNT) {
+    return tarni_fail(TARN_INVALID, "tarn_sim_fail", NULL,
+                      "Name a call of TARN_CALL_MAP, or TARN_CALL_COUNT for any.",
+                      "%d is not a kind of call", (int)call);
+  }
   TARN_TRY(control_begin(handle, "tarn_sim_fail", &device));
   device->fault = (sim_fault){.call = call,
                               .nth = nth,
@@ -150,6 +134,7 @@ tarn_status tarn_sim_fail(tarn_device *handle, tarn_call call, uint64_t nth, uin
 
 tarn_status tarn_sim_failed(tarn_device *handle, uint64_t *count) {
   sim_device *device = NULL;
+  TARN_TRY(output_check(count, "tarn_sim_failed"));
   *count = 0;
   TARN_TRY(control_begin(handle, "tarn_sim_failed", &device));
   *count = device->n_faults;

@@ -3,15 +3,20 @@
  * When pending work of the simulated GPU runs, and in which order: any that streams, events and
  * values allow, chosen by the seed. Work runs late: only as calls are made, or because somebody
  * waits for it. Runs under the lock; waiting for something that only another thread can bring about
- * gives the lock up meanwhile. */
+ * gives the lock up meanwhile, so whoever waits holds a record of what it waits for and looks at
+ * nothing else afterwards that another thread could have changed. */
 #include <sched.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/check.h"
 #include "port/sim/sim.h"
 
 /* More than this many pending operations and some of them run: a real queue is finite, too. */
 enum { SCHEDULE_MAX_PENDING = 4096 };
+
+/* How long a device that is closed waits for others to let its work go on. */
+enum { SCHEDULE_DRAIN_NS = 1000000, SCHEDULE_DRAIN_TRIES = 1000 };
 
 static void pending_remove(sim_stream *stream) {
   sim_world *world = &tarni_sim_world;
@@ -31,11 +36,9 @@ static void head_complete(sim_stream *stream) {
   }
   if (operation->record != NULL) {
     operation->record->is_done = true;
-    tarni_sim_record_drop(operation->record);
-  }
-  tarni_sim_record_drop(operation->after);
-  if (operation->exec != NULL) {
-    tarni_sim_exec_drop(operation->exec);
+    if (operation->work.kind == SIM_OP_VALUE_WRITE) {
+      tarni_sim_value_written(operation->record);
+    }
   }
   tarni_sim_operation_give(operation);
 }
@@ -96,6 +99,8 @@ void tarni_sim_tick(sim_device *device) {
   }
 }
 
+/* ---- Waiting ---- */
+
 /* Nothing can run: somebody else must act first. */
 static void give_way(void) {
   tarni_sim_unlock();
@@ -103,17 +108,7 @@ static void give_way(void) {
   tarni_sim_lock();
 }
 
-void tarni_sim_finish_stream(sim_device *device, sim_stream *stream) {
-  /* What is there now: work that others add meanwhile is not waited for. */
-  sim_record *last = NULL;
-  if (stream->head == NULL || tarni_sim_record_on(stream, &last) != TARN_OK) {
-    return;
-  }
-  tarni_sim_finish_record(device, last);
-  tarni_sim_record_drop(last);
-}
-
-void tarni_sim_finish_record(sim_device *device, sim_record *record) {
+void tarni_sim_finish_record(sim_device *device, const sim_record *record) {
   while (!record->is_done) {
     if (!tarni_sim_step(device)) {
       give_way();
@@ -121,13 +116,62 @@ void tarni_sim_finish_record(sim_device *device, sim_record *record) {
   }
 }
 
-void tarni_sim_finish_device(sim_device *device) {
-  while (device->n_pending_operations != 0) {
-    if (!tarni_sim_step(device)) {
-      give_way();
+tarn_status tarni_sim_finish_stream(sim_device *device, sim_stream *stream, const char *entry) {
+  if (stream->head == NULL) {
+    tarni_sim_observe_stream(stream);
+    return tarni_sim_broken(device, entry);
+  }
+  sim_operation *mark = tarni_sim_mark_make(stream);
+  if (mark == NULL) {
+    return tarni_sim_no_host_memory(device, entry);
+  }
+  sim_record *record = tarni_sim_mark_push(stream, mark);
+  tarni_sim_finish_record(device, record);
+  tarni_sim_observe(device, record);
+  tarni_sim_record_drop(record);
+  return tarni_sim_broken(device, entry);
+}
+
+tarn_status tarni_sim_finish_device(sim_device *device, const char *entry) {
+  for (sim_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+    TARN_TRY(tarni_sim_finish_stream(device, stream, entry));
+  }
+  tarni_sim_host_sees(&device->retired);
+  return TARN_OK;
+}
+
+/* ---- The end ---- */
+
+static void streams_drop_work(sim_device *device) {
+  for (sim_stream *stream = device->streams; stream != NULL; stream = stream->next) {
+    while (stream->head != NULL) {
+      head_complete(stream);
     }
+  }
+}
+
+void tarni_sim_drain(sim_device *device) {
+  int n_tries = 0;
+  while (device->n_pending_operations != 0 && n_tries < SCHEDULE_DRAIN_TRIES) {
+    if (tarni_sim_step(device)) {
+      n_tries = 0;
+      continue;
+    }
+    n_tries++;
+    tarni_sim_unlock();
+    (void)nanosleep(&(struct timespec){.tv_nsec = SCHEDULE_DRAIN_NS}, NULL);
+    tarni_sim_lock();
+  }
+  if (device->n_pending_operations != 0) {
+    tarn_sim_finding finding = {.kind = TARN_SIM_LEAK};
+    tarni_sim_oracle_find(device, &finding,
+                          "%llu operations still waited for a value or an event when the device "
+                          "was closed",
+                          (unsigned long long)device->n_pending_operations);
+    streams_drop_work(device);
   }
   for (sim_stream *stream = device->streams; stream != NULL; stream = stream->next) {
     tarni_sim_observe_stream(stream);
   }
+  tarni_sim_host_sees(&device->retired);
 }

@@ -2,35 +2,69 @@
  *
  * The oracle's memory: which history each byte of a chunk has. A chunk is cut into pages of 2 MiB;
  * each keeps a sorted array of segments, made only where uses differ. A split shares its history
- * between both halves, so splitting never loses what must complete before a reuse.
- * Pure: knows nothing about streams. Functions return false when host memory runs out. */
+ * between both halves, so splitting never loses what must complete before a reuse. What was never
+ * used costs 8 bytes for 2 GiB.
+ * Pure: knows nothing about streams. Functions return false when host memory runs out, and then
+ * nothing has changed but where segments begin. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bits.h"
+#include "base/check.h"
 #include "port/sim/sim.h"
 
-enum { SHADOW_PAGE = 1 << SIM_SHADOW_PAGE_LOG2 };
+enum { SHADOW_PAGE = 1 << SIM_SHADOW_PAGE_LOG2, SHADOW_LEAF = 1 << SIM_SHADOW_LEAF_LOG2 };
 
-bool tarni_sim_shadow_init(sim_shadow *shadow, uint64_t size) {
-  const uint64_t n = (size + SHADOW_PAGE - 1) >> SIM_SHADOW_PAGE_LOG2;
-  shadow->pages = calloc(n, sizeof(*shadow->pages));
-  shadow->size = shadow->pages != NULL ? size : 0;
-  return shadow->pages != NULL;
+static uint64_t shadow_pages(const sim_shadow *shadow) {
+  return (shadow->size >> SIM_SHADOW_PAGE_LOG2) + ((shadow->size & (SHADOW_PAGE - 1)) != 0);
 }
 
-void tarni_sim_shadow_free(sim_shadow *shadow) {
-  const uint64_t n = (shadow->size + SHADOW_PAGE - 1) >> SIM_SHADOW_PAGE_LOG2;
-  for (uint64_t i = 0; i < n; i++) {
-    sim_shadow_page *page = &shadow->pages[i];
-    for (uint32_t j = 0; j < page->n; j++) {
-      tarni_sim_history_drop(page->segments[j].history);
-    }
-    free(page->segments);
+static uint64_t shadow_leaves(const sim_shadow *shadow) {
+  return (shadow_pages(shadow) + SHADOW_LEAF - 1) >> SIM_SHADOW_LEAF_LOG2;
+}
+
+static uint64_t leaf_pages(const sim_shadow *shadow, uint64_t leaf) {
+  return tarni_min(SHADOW_LEAF, shadow_pages(shadow) - (leaf << SIM_SHADOW_LEAF_LOG2));
+}
+
+sim_shadow *tarni_sim_shadow_make(uint64_t size) {
+  sim_shadow *shadow = tarni_sim_store_zeroed(1, sizeof(*shadow));
+  if (shadow == NULL) {
+    return NULL;
   }
-  free(shadow->pages);
-  *shadow = (sim_shadow){0};
+  shadow->references = 1;
+  shadow->size = size;
+  shadow->leaves = tarni_sim_store_zeroed(shadow_leaves(shadow) + 1, sizeof(sim_shadow_page *));
+  if (shadow->leaves == NULL) {
+    free(shadow);
+    return NULL;
+  }
+  return shadow;
 }
+
+static void leaf_free(const sim_shadow *shadow, uint64_t leaf) {
+  sim_shadow_page *pages = shadow->leaves[leaf];
+  for (uint64_t i = 0; pages != NULL && i < leaf_pages(shadow, leaf); i++) {
+    for (uint32_t j = 0; j < pages[i].n; j++) {
+      tarni_sim_history_drop(pages[i].segments[j].history);
+    }
+    free(pages[i].segments);
+  }
+  free(pages);
+}
+
+void tarni_sim_shadow_drop(sim_shadow *shadow) {
+  if (--shadow->references != 0) {
+    return;
+  }
+  for (uint64_t i = 0; i < shadow_leaves(shadow); i++) {
+    leaf_free(shadow, i);
+  }
+  free(shadow->leaves);
+  free(shadow);
+}
+
+/* ---- Histories ---- */
 
 void tarni_sim_history_drop(sim_history *history) {
   if (history != NULL && --history->references == 0) {
@@ -38,105 +72,36 @@ void tarni_sim_history_drop(sim_history *history) {
   }
 }
 
-static sim_history *history_make(uint16_t capacity) {
-  sim_history *history = calloc(1, sizeof(*history) + capacity * sizeof(history->uses[0]));
-  if (history != NULL) {
-    history->references = 1;
-    history->capacity = capacity;
-  }
-  return history;
-}
-
-static sim_history *history_copy(sim_history **history, uint16_t capacity) {
+/* A history of this piece's own, with the given room. */
+static bool history_copy(sim_history **history, uint32_t capacity) {
   sim_history *old = *history;
-  sim_history *copy = history_make(capacity);
+  sim_history *copy = tarni_sim_store_zeroed(1, sizeof(*copy) + capacity * sizeof(copy->uses[0]));
   if (copy == NULL) {
-    return NULL;
+    return false;
   }
   if (old != NULL) {
-    copy->n_uses = old->n_uses;
-    copy->is_freed = old->is_freed;
-    copy->owner = old->owner;
-    memcpy(copy->uses, old->uses, old->n_uses * sizeof(old->uses[0]));
+    memcpy(copy, old, sizeof(*old) + old->n_uses * sizeof(old->uses[0]));
   }
+  copy->references = 1;
+  copy->capacity = capacity;
   tarni_sim_history_drop(old);
   *history = copy;
-  return copy;
-}
-
-sim_history *tarni_sim_history_own(sim_history **history) {
-  if (*history != NULL && (*history)->references == 1) {
-    return *history;
-  }
-  const uint16_t n = *history != NULL ? (*history)->n_uses : 0;
-  return history_copy(history, (uint16_t)(n + 2));
-}
-
-bool tarni_sim_history_add(sim_history **history, const sim_use *use) {
-  sim_history *own = tarni_sim_history_own(history);
-  if (own != NULL && own->n_uses == own->capacity) {
-    own = history_copy(history, (uint16_t)(own->capacity * 2 + 2));
-  }
-  if (own == NULL) {
-    return false;
-  }
-  own->uses[own->n_uses++] = *use;
   return true;
 }
 
-/* The segment that holds the offset. pre: the page has segments. */
-static uint32_t page_find(const sim_shadow_page *page, uint32_t offset) {
-  uint32_t low = 0, high = page->n;
-  while (high - low > 1) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (page->segments[middle].start <= offset) {
-      low = middle;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-static bool page_room(sim_shadow_page *page) {
-  if (page->n < page->capacity) {
-    return true;
-  }
-  const uint32_t capacity = page->capacity * 2 + 4;
-  sim_segment *segments = realloc(page->segments, capacity * sizeof(*segments));
-  if (segments == NULL) {
-    return false;
-  }
-  page->segments = segments;
-  page->capacity = capacity;
-  return true;
-}
-
-/* Makes a segment begin at the offset. post: *index is that segment. */
-static bool page_split(sim_shadow_page *page, uint32_t offset, uint32_t *index) {
-  if (page->n == 0) {
-    if (!page_room(page)) {
+bool tarni_sim_history_reserve(sim_history **slot, uint64_t stamp) {
+  const sim_history *history = *slot;
+  const uint32_t n_uses = history != NULL ? history->n_uses : 0;
+  const uint32_t n_before = history != NULL && history->stamp == stamp ? history->n_reserved : 0;
+  const uint32_t n_reserved = stamp != 0 ? n_before + 1 : 0;
+  if (history == NULL || history->references != 1 || history->capacity < n_uses + n_reserved) {
+    const uint32_t spare = n_reserved > 1 ? n_uses + n_reserved : 1;
+    if (!history_copy(slot, n_uses + n_reserved + spare)) {
       return false;
     }
-    page->segments[0] = (sim_segment){0};
-    page->n = 1;
   }
-  const uint32_t at = page_find(page, offset);
-  *index = at;
-  if (page->segments[at].start == offset) {
-    return true;
-  }
-  if (!page_room(page)) {
-    return false;
-  }
-  sim_segment *segment = &page->segments[at];
-  memmove(segment + 2, segment + 1, (page->n - at - 1) * sizeof(*segment));
-  segment[1] = (sim_segment){.start = offset, .history = segment->history};
-  if (segment->history != NULL) {
-    segment->history->references++;
-  }
-  page->n++;
-  *index = at + 1;
+  (*slot)->stamp = stamp;
+  (*slot)->n_reserved = n_reserved;
   return true;
 }
 
@@ -161,44 +126,129 @@ static bool history_is_same(const sim_history *a, const sim_history *b) {
   return true;
 }
 
-/* Joins those of the segments [first, first + count) that are alike. */
-static void page_merge(sim_shadow_page *page, uint32_t first, uint32_t count) {
+/* ---- Pages ---- */
+
+/* The segment that holds the offset. pre: the page has segments. */
+static uint32_t page_find(const sim_shadow_page *page, uint32_t offset) {
+  uint32_t low = 0, high = page->n;
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (page->segments[middle].start <= offset) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+static bool page_room(sim_shadow_page *page) {
+  if (page->n < page->capacity) {
+    return true;
+  }
+  const uint32_t capacity = page->capacity * 2 + 4;
+  sim_segment *segments = tarni_sim_store_resize(page->segments, capacity, sizeof(*segments));
+  if (segments == NULL) {
+    return false;
+  }
+  page->segments = segments;
+  page->capacity = capacity;
+  return true;
+}
+
+/* Makes a segment begin at the offset. */
+static bool page_split(sim_shadow_page *page, uint32_t offset) {
+  if (page->n == 0) {
+    if (!page_room(page)) {
+      return false;
+    }
+    page->segments[0] = (sim_segment){0};
+    page->n = 1;
+  }
+  const uint32_t at = page_find(page, offset);
+  if (page->segments[at].start == offset) {
+    return true;
+  }
+  if (!page_room(page)) {
+    return false;
+  }
+  sim_segment *segment = &page->segments[at];
+  memmove(segment + 2, segment + 1, (page->n - at - 1) * sizeof(*segment));
+  segment[1] = (sim_segment){.start = offset, .history = segment->history};
+  if (segment->history != NULL) {
+    segment->history->references++;
+  }
+  page->n++;
+  return true;
+}
+
+/* Joins those of the segments [first, last) that are alike. */
+static void page_merge(sim_shadow_page *page, uint32_t first, uint32_t last) {
   uint32_t keep = first;
-  for (uint32_t i = first + 1; i < first + count; i++) {
-    sim_history *a = page->segments[keep].history;
-    sim_history *b = page->segments[i].history;
-    if (history_is_same(a, b)) {
-      tarni_sim_history_drop(b);
+  for (uint32_t i = first + 1; i < last; i++) {
+    if (history_is_same(page->segments[keep].history, page->segments[i].history)) {
+      tarni_sim_history_drop(page->segments[i].history);
     } else {
       page->segments[++keep] = page->segments[i];
     }
   }
-  const uint32_t removed = first + count - 1 - keep;
+  const uint32_t removed = last - 1 - keep;
   if (removed != 0) {
-    memmove(&page->segments[keep + 1], &page->segments[first + count],
-            (page->n - first - count) * sizeof(page->segments[0]));
+    memmove(&page->segments[keep + 1], &page->segments[last],
+            (page->n - last) * sizeof(page->segments[0]));
     page->n -= removed;
   }
 }
 
-static bool page_walk(sim_shadow_page *page, uint64_t base, uint32_t from, uint32_t to,
-                      sim_shadow_visit visit, void *user) {
-  uint32_t first, last;
-  if (!page_split(page, from, &first)) {
-    return false;
+/* ---- Ranges ---- */
+
+/* The part of a range that lies in one page. */
+typedef struct page_part {
+  sim_shadow_page *page; /* NULL: its leaf was never made */
+  uint64_t base;         /* offset of the page in the chunk */
+  uint32_t from, to;     /* offsets in the page */
+} page_part;
+
+static page_part part_at(const sim_shadow *shadow, uint64_t offset, uint64_t end) {
+  const uint64_t index = offset >> SIM_SHADOW_PAGE_LOG2;
+  sim_shadow_page *leaf = shadow->leaves[index >> SIM_SHADOW_LEAF_LOG2];
+  const uint64_t base = index << SIM_SHADOW_PAGE_LOG2;
+  return (page_part){.page = leaf != NULL ? &leaf[index & (SHADOW_LEAF - 1)] : NULL,
+                     .base = base,
+                     .from = (uint32_t)(offset - base),
+                     .to = (uint32_t)(tarni_min(end, base + SHADOW_PAGE) - base)};
+}
+
+static bool leaf_make(const sim_shadow *shadow, uint64_t offset) {
+  const uint64_t leaf = offset >> (SIM_SHADOW_PAGE_LOG2 + SIM_SHADOW_LEAF_LOG2);
+  if (shadow->leaves[leaf] == NULL) {
+    shadow->leaves[leaf] =
+        tarni_sim_store_zeroed(leaf_pages(shadow, leaf), sizeof(sim_shadow_page));
   }
-  last = page->n;
-  if (to < SHADOW_PAGE && !page_split(page, to, &last)) {
-    return false;
+  return shadow->leaves[leaf] != NULL;
+}
+
+bool tarni_sim_shadow_cut(sim_shadow *shadow, uint64_t offset, uint64_t size) {
+  tarn_assert(offset <= shadow->size && size <= shadow->size - offset);
+  const uint64_t end = offset + size;
+  while (offset < end) {
+    if (!leaf_make(shadow, offset)) {
+      return false;
+    }
+    const page_part part = part_at(shadow, offset, end);
+    if (!page_split(part.page, part.from) ||
+        (part.to < SHADOW_PAGE && !page_split(part.page, part.to))) {
+      return false;
+    }
+    offset = part.base + part.to;
   }
-  bool is_good = true;
-  for (uint32_t i = first; i < last; i++) {
-    const uint32_t start = page->segments[i].start;
-    const uint32_t end = i + 1 < page->n ? page->segments[i + 1].start : SHADOW_PAGE;
-    is_good = visit(&page->segments[i].history, base + start, end - start, user) && is_good;
-  }
-  page_merge(page, first, last - first);
-  return is_good;
+  return true;
+}
+
+static uint32_t part_first(const page_part *part) {
+  const uint32_t first = page_find(part->page, part->from);
+  tarn_assert(part->page->segments[first].start == part->from && "the range has been cut");
+  return first;
 }
 
 bool tarni_sim_shadow_walk(sim_shadow *shadow, uint64_t offset, uint64_t size,
@@ -206,13 +256,56 @@ bool tarni_sim_shadow_walk(sim_shadow *shadow, uint64_t offset, uint64_t size,
   const uint64_t end = offset + size;
   bool is_good = true;
   while (offset < end) {
-    const uint64_t base = tarni_align_down(offset, SHADOW_PAGE);
-    const uint64_t stop = tarni_min(end, base + SHADOW_PAGE);
-    sim_shadow_page *page = &shadow->pages[base >> SIM_SHADOW_PAGE_LOG2];
-    is_good =
-        page_walk(page, base, (uint32_t)(offset - base), (uint32_t)(stop - base), visit, user) &&
-        is_good;
-    offset = stop;
+    const page_part part = part_at(shadow, offset, end);
+    const sim_shadow_page *page = part.page;
+    for (uint32_t i = part_first(&part); i < page->n && page->segments[i].start < part.to; i++) {
+      const uint32_t start = page->segments[i].start;
+      const uint32_t stop = i + 1 < page->n ? page->segments[i + 1].start : SHADOW_PAGE;
+      is_good = visit(&page->segments[i].history, part.base + start,
+                      tarni_min(stop, part.to) - start, user) &&
+                is_good;
+    }
+    offset = part.base + part.to;
   }
   return is_good;
+}
+
+void tarni_sim_shadow_merge(sim_shadow *shadow, uint64_t offset, uint64_t size) {
+  const uint64_t end = offset + size;
+  while (offset < end) {
+    const page_part part = part_at(shadow, offset, end);
+    if (part.page != NULL && part.page->n != 0) {
+      uint32_t first = page_find(part.page, part.from);
+      uint32_t last = page_find(part.page, part.to - 1) + 1;
+      first -= first != 0; /* and the neighbours */
+      last += last < part.page->n;
+      page_merge(part.page, first, last);
+    }
+    offset = part.base + part.to;
+  }
+}
+
+static const sim_history *leaf_example(const sim_shadow *shadow, uint64_t leaf) {
+  const sim_shadow_page *pages = shadow->leaves[leaf];
+  for (uint64_t i = 0; pages != NULL && i < leaf_pages(shadow, leaf); i++) {
+    for (uint32_t j = 0; j < pages[i].n; j++) {
+      const sim_history *history = pages[i].segments[j].history;
+      if (history != NULL && (history->n_uses != 0 || history->owner != 0)) {
+        return history;
+      }
+    }
+  }
+  return NULL;
+}
+
+bool tarni_sim_shadow_example(const sim_shadow *shadow, sim_use *use, uint64_t *owner) {
+  for (uint64_t i = 0; i < shadow_leaves(shadow); i++) {
+    const sim_history *history = leaf_example(shadow, i);
+    if (history != NULL) {
+      *owner = history->owner;
+      *use = history->n_uses != 0 ? history->uses[history->n_uses - 1] : (sim_use){0};
+      return true;
+    }
+  }
+  return false;
 }

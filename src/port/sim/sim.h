@@ -45,11 +45,29 @@ enum {
   SIM_CUDA_CAPTURE_UNMATCHED = 903,
   SIM_CUDA_CAPTURE_UNJOINED = 904,
   SIM_CUDA_CAPTURE_ISOLATION = 905,
+  SIM_CUDA_CAPTURE_IMPLICIT = 906,
   SIM_CUDA_CAPTURED_EVENT = 907,
   SIM_CUDA_CAPTURE_WRONG_THREAD = 908,
 };
 
-/* ---- clock.c: vector clocks -------------------------------------------------------------------*/
+/* ---- store.c: host memory of the simulator itself --------------------------------------------*/
+typedef struct sim_array { /* of pointers */
+  void **items;
+  uint32_t n;
+  uint32_t capacity;
+} sim_array;
+
+void *tarni_sim_store_zeroed(size_t n, size_t size);               /* NULL: out of host memory */
+void *tarni_sim_store_resize(void *memory, size_t n, size_t size); /* NULL: and unchanged */
+bool tarni_sim_array_insert(sim_array *array, uint32_t at, void *item); /* false: unchanged */
+void tarni_sim_array_remove(sim_array *array, uint32_t at);
+/* For tests: the nth next need of host memory, or of the operating system, fails. 0: none does. */
+void tarni_sim_store_fail(uint64_t nth);
+/* Whether one has failed, or this need shall. */
+bool tarni_sim_store_has_failed(void);
+bool tarni_sim_store_strikes(void);
+
+/* ---- clock.c: vector clocks ------------------------------------------------------------------*/
 typedef struct sim_clock {
   uint64_t *epochs;
   uint32_t n; /* slots beyond n are at 0 */
@@ -57,14 +75,17 @@ typedef struct sim_clock {
 } sim_clock;
 
 void tarni_sim_clock_free(sim_clock *clock);
-bool tarni_sim_clock_join(sim_clock *clock, const sim_clock *other); /* false: out of host memory */
+/* Makes room for n slots, so that what follows cannot fail for clocks of at most n slots. */
+bool tarni_sim_clock_room(sim_clock *clock, uint32_t n); /* false: out of host memory */
+bool tarni_sim_clock_join(sim_clock *clock, const sim_clock *other);
 bool tarni_sim_clock_raise(sim_clock *clock, uint32_t slot, uint64_t epoch);
+void tarni_sim_clock_meet(sim_clock *clock, const sim_clock *other); /* what both have seen */
 
 static inline uint64_t tarni_sim_clock_at(const sim_clock *clock, uint32_t slot) {
   return slot < clock->n ? clock->epochs[slot] : 0;
 }
 
-/* ---- shadow.c: histories by byte range --------------------------------------------------------*/
+/* ---- shadow.c: histories by byte range -------------------------------------------------------*/
 typedef struct sim_use {
   uint64_t epoch;
   uint64_t stream_id;
@@ -76,11 +97,13 @@ typedef struct sim_use {
 
 typedef struct sim_history {
   uint32_t references; /* a split shares it; a change to a part makes a new one */
-  uint16_t n_uses;
-  uint16_t capacity;
-  bool is_freed; /* its owner gave it back */
+  uint32_t n_uses;
+  uint32_t capacity;
+  uint32_t n_reserved; /* uses that the submission `stamp` may still add */
+  uint64_t stamp;
   uint64_t owner;
-  sim_use uses[]; /* the last write and what is not ordered before a later use */
+  bool is_freed;  /* its owner gave it back */
+  sim_use uses[]; /* those that a later use may have to be ordered after */
 } sim_history;
 
 typedef struct sim_segment {
@@ -88,7 +111,7 @@ typedef struct sim_segment {
   sim_history *history;
 } sim_segment;
 
-enum { SIM_SHADOW_PAGE_LOG2 = 21 };
+enum { SIM_SHADOW_PAGE_LOG2 = 21, SIM_SHADOW_LEAF_LOG2 = 10 };
 
 typedef struct sim_shadow_page {
   sim_segment *segments; /* sorted; the first starts at 0 once there is any */
@@ -97,24 +120,32 @@ typedef struct sim_shadow_page {
 } sim_shadow_page;
 
 typedef struct sim_shadow {
+  uint32_t references; /* chunks of several devices may be the same memory */
   uint64_t size;
-  sim_shadow_page *pages;
+  sim_shadow_page **leaves; /* 1024 pages each, made when first used */
 } sim_shadow;
 
-/* Visits the pieces of [offset, offset + size), with boundaries of its own at both ends. The
- * visitor gets the slot that holds the piece's history (NULL history: never used) and may replace
- * it. */
+/* Visits a piece. The visitor may replace the history (NULL: never used). */
 typedef bool (*sim_shadow_visit)(sim_history **history, uint64_t offset, uint64_t size, void *user);
 
-bool tarni_sim_shadow_init(sim_shadow *shadow, uint64_t size);
-void tarni_sim_shadow_free(sim_shadow *shadow);
+sim_shadow *tarni_sim_shadow_make(uint64_t size);
+void tarni_sim_shadow_drop(sim_shadow *shadow);
+/* Makes the range a whole number of pieces. False: out of host memory, and nothing has changed that
+ * a visitor could see. */
+bool tarni_sim_shadow_cut(sim_shadow *shadow, uint64_t offset, uint64_t size);
+/* Visits the pieces of a range that has been cut. False if a visitor said so. */
 bool tarni_sim_shadow_walk(sim_shadow *shadow, uint64_t offset, uint64_t size,
                            sim_shadow_visit visit, void *user);
-sim_history *tarni_sim_history_own(sim_history **history); /* this piece's alone; NULL: no memory */
-bool tarni_sim_history_add(sim_history **history, const sim_use *use);
+/* Joins pieces in and beside the range that are alike. */
+void tarni_sim_shadow_merge(sim_shadow *shadow, uint64_t offset, uint64_t size);
+/* The last use and the owner that the lowest used bytes have; false if there are none. */
+bool tarni_sim_shadow_example(const sim_shadow *shadow, sim_use *use, uint64_t *owner);
+/* Makes the history this piece's alone, with room for one more use for each call of the same stamp;
+ * stamp 0 asks for no room. False: out of host memory, and as it was. */
+bool tarni_sim_history_reserve(sim_history **slot, uint64_t stamp);
 void tarni_sim_history_drop(sim_history *history);
 
-/* ---- memory.c: chunks, regions, mappings ------------------------------------------------------*/
+/* ---- chunk.c: physical memory ----------------------------------------------------------------*/
 typedef struct sim_device sim_device;
 typedef struct sim_stream sim_stream;
 
@@ -128,9 +159,21 @@ typedef struct sim_chunk {
   uint32_t n_handles; /* that the program still holds */
   uint32_t n_mappings;
   uint64_t inode; /* of its own file, 0 if it has none */
-  sim_shadow shadow;
+  sim_shadow *shadow;
 } sim_chunk;
 
+tarn_status tarni_sim_create(tarni_port *port, uint64_t size, tarni_chunk *out);
+tarn_status tarni_sim_release(tarni_port *port, tarni_chunk id);
+tarn_status tarni_sim_export(tarni_port *port, tarni_chunk id, int *descriptor);
+tarn_status tarni_sim_import(tarni_port *port, int descriptor, tarni_chunk *id);
+sim_chunk *tarni_sim_chunk_find(const sim_device *device, tarni_chunk id);
+/* A chunk without a handle: of the device's own memory, or one that stands for host memory.
+ * TARN_DEVICE_MEMORY, TARN_HOST_MEMORY: nothing has changed, and no error is set. */
+tarn_status tarni_sim_chunk_make(sim_device *device, uint64_t size, bool is_host, sim_chunk **out);
+void tarni_sim_chunk_drop_if_unused(sim_device *device, sim_chunk *chunk);
+void tarni_sim_chunks_close(sim_device *device);
+
+/* ---- region.c: addresses, and which chunk is seen there --------------------------------------*/
 typedef struct sim_mapping {
   tarn_ptr address;
   uint64_t size;
@@ -139,6 +182,8 @@ typedef struct sim_mapping {
   sim_use *uses; /* the last by each slot: must be seen complete before it is unmapped */
   uint32_t n_uses;
   uint32_t uses_capacity;
+  uint32_t n_reserved; /* as in a history */
+  uint64_t stamp;
 } sim_mapping;
 
 typedef enum sim_region_kind {
@@ -152,57 +197,84 @@ typedef enum sim_region_kind {
 typedef struct sim_region {
   tarn_ptr address;
   uint64_t size;
-  uint64_t granule; /* size of the address range that one entry of `mappings` stands for */
   sim_region_kind kind;
-  bool in_use; /* pool: allocated, not freed yet */
-  sim_mapping **mappings;
+  bool in_use;        /* an allocation that was not freed yet */
+  sim_array mappings; /* sorted by address */
   struct sim_pool *pool;
-  sim_use freed_by; /* pool: the operation that freed it */
+  uint32_t freed_slot; /* pool: the stream that freed it */
   struct sim_record *freed_record;
   struct sim_region *next_free;
 } sim_region;
 
+sim_region *tarni_sim_region_find(const sim_device *device, tarn_ptr address);
+sim_mapping *tarni_sim_mapping_find(sim_device *device, tarn_ptr address);
+/* Whether every byte of the range can be used by the device now. */
+bool tarni_sim_range_is_mapped(sim_device *device, tarn_ptr address, uint64_t size);
+/* The device that knows this address: the one given, another whose pinned memory it is, or, for
+ * copies, any other whose memory it is. NULL: ordinary memory of the process, or nothing. */
+sim_device *tarni_sim_device_at(sim_device *device, tarn_ptr address, bool is_copy);
+bool tarni_sim_region_holds(const sim_region *region, tarn_ptr address, uint64_t size);
+bool tarni_sim_region_is_free(const sim_region *region, tarn_ptr address, uint64_t size);
+sim_region *tarni_sim_region_new(sim_device *device, tarn_ptr address, uint64_t size,
+                                 sim_region_kind kind); /* NULL: out of host memory */
+void tarni_sim_region_delete(sim_device *device, sim_region *region);
+sim_mapping *tarni_sim_mapping_make(sim_device *device, sim_region *region, tarn_ptr address,
+                                    sim_chunk *chunk);
+void tarni_sim_mapping_destroy(sim_device *device, sim_region *region, sim_mapping *mapping);
+/* An allocation that is a region of its own; `host` is the memory itself for pinned memory.
+ * TARN_DEVICE_MEMORY, TARN_HOST_MEMORY: nothing has changed, and no error is set. */
+tarn_status tarni_sim_region_make(sim_device *device, sim_region_kind kind, uint64_t size,
+                                  void *host, sim_region **out);
+/* Gives everything back; the memory that host_register was given stays the program's. */
+void tarni_sim_region_drop(sim_device *device, sim_region *region);
+void tarni_sim_regions_close(sim_device *device);
+
+/* ---- memory.c: reservations and mappings as the program makes them ---------------------------*/
 tarn_status tarni_sim_reserve(tarni_port *port, uint64_t size, uint64_t alignment,
                               tarn_ptr *address);
 tarn_status tarni_sim_unreserve(tarni_port *port, tarn_ptr address, uint64_t size);
-tarn_status tarni_sim_create(tarni_port *port, uint64_t size, tarni_chunk *chunk);
-tarn_status tarni_sim_release(tarni_port *port, tarni_chunk id);
 tarn_status tarni_sim_map(tarni_port *port, tarn_ptr address, uint64_t size, tarni_chunk id);
 tarn_status tarni_sim_access(tarni_port *port, tarn_ptr address, uint64_t size);
 tarn_status tarni_sim_unmap(tarni_port *port, tarn_ptr address, uint64_t size);
-tarn_status tarni_sim_export(tarni_port *port, tarni_chunk id, int *descriptor);
-tarn_status tarni_sim_import(tarni_port *port, int descriptor, tarni_chunk *id);
-sim_region *tarni_sim_region_find(const sim_device *device, tarn_ptr address);
-sim_mapping *tarni_sim_mapping_find(const sim_device *device, tarn_ptr address);
-/* Whether every byte of the range can be used by the device now. */
-bool tarni_sim_range_is_mapped(const sim_device *device, tarn_ptr address, uint64_t size);
-void tarni_sim_memory_close(sim_device *device);
-tarn_status tarni_sim_region_make(sim_device *device, sim_region_kind kind, uint64_t size,
-                                  void *host, sim_region **out);
-void tarni_sim_region_drop(sim_device *device, sim_region *region);
 
-/* ---- pool.c: plain, pinned and pooled memory
- * ----------------------------------------------------*/
+/* ---- plain.c: plain and pinned memory --------------------------------------------------------*/
 tarn_status tarni_sim_plain_alloc(tarni_port *port, uint64_t size, tarn_ptr *address);
 tarn_status tarni_sim_plain_free(tarni_port *port, tarn_ptr address);
 tarn_status tarni_sim_host_alloc(tarni_port *port, uint64_t size, unsigned flags, void **pointer);
 tarn_status tarni_sim_host_free(tarni_port *port, void *pointer);
 tarn_status tarni_sim_host_register(tarni_port *port, void *pointer, uint64_t size);
 tarn_status tarni_sim_host_unregister(tarni_port *port, void *pointer);
+sim_region *tarni_sim_region_exact(const sim_device *device, tarn_ptr address,
+                                   sim_region_kind kind);
+/* The error of a region_make that failed. */
+tarn_status tarni_sim_region_fail(sim_device *device, tarn_status status, tarn_call call,
+                                  uint64_t size);
+
+/* ---- pool.c: the driver's stream-ordered pools -----------------------------------------------*/
+typedef struct sim_pool {
+  bool is_live; /* not destroyed; one that is goes with its last block */
+  uint64_t threshold;
+  uint64_t cached_bytes;
+  uint64_t n_live;
+  sim_region *free_list;
+  struct sim_pool *next;
+} sim_pool;
+
 tarn_status tarni_sim_pool_create(tarni_port *port, uint64_t threshold, tarni_pool *out);
 tarn_status tarni_sim_pool_destroy(tarni_port *port, tarni_pool handle);
-tarn_status tarni_sim_pool_trim(tarni_port *port, tarni_pool pool, uint64_t keep_bytes);
-tarn_status tarni_sim_pool_alloc(tarni_port *port, tarni_pool pool, uint64_t size,
-                                 tarn_stream handle, tarn_ptr *address);
-tarn_status tarni_sim_pool_free(tarni_port *port, tarn_ptr address, tarn_stream handle);
+tarn_status tarni_sim_pool_trim(tarni_port *port, tarni_pool handle, uint64_t keep_bytes);
+tarn_status tarni_sim_pool_alloc(tarni_port *port, tarni_pool handle, uint64_t size, tarn_stream on,
+                                 tarn_ptr *address);
+tarn_status tarni_sim_pool_free(tarni_port *port, tarn_ptr address, tarn_stream on);
 void tarni_sim_pools_settle(sim_device *device); /* at every synchronisation of the host */
 void tarni_sim_pools_close(sim_device *device);
 
-/* ---- bytes.c: the process's address space; the only file that touches simulated memory
- * ---------*/
+/* ---- bytes.c: the process's address space; the only file that touches simulated memory -------*/
+uint64_t tarni_sim_bytes_page(void); /* the unit of mappings: 4 KiB, or the system's if larger */
 int tarni_sim_bytes_file(void);
 bool tarni_sim_bytes_grow(int file, uint64_t size);
 void *tarni_sim_bytes_reserve(uint64_t size, uint64_t alignment);
+void *tarni_sim_bytes_pinned(uint64_t size);
 bool tarni_sim_bytes_unreserve(void *address, uint64_t size);
 bool tarni_sim_bytes_map(void *address, uint64_t size, int file, uint64_t offset);
 bool tarni_sim_bytes_unmap(void *address, uint64_t size);
@@ -212,14 +284,18 @@ bool tarni_sim_bytes_is_host(tarn_ptr address, uint64_t size); /* ordinary memor
 void tarni_sim_bytes_copy(tarn_ptr destination, tarn_ptr source, uint64_t size);
 void tarni_sim_bytes_fill(tarn_ptr destination, uint8_t value, uint64_t size);
 
-/* ---- stream.c, event.c: queues and what orders them -------------------------------------------*/
+/* ---- stream.c, event.c: queues and what orders them ------------------------------------------*/
 
-/* One record of an event: what a wait waits for. Shared by the event, its operation and waits. */
+/* A place in a stream's queue: what a wait waits for. Shared by events, operations and waits. */
 typedef struct sim_record {
   uint32_t references;
   bool is_done;
   uint64_t end_ns;
   sim_clock clock;
+  /* of a value that is to be written, while it is: */
+  const uint64_t *word;
+  uint64_t value;
+  struct sim_record *next_value;
   struct sim_record *next_free;
 } sim_record;
 
@@ -232,6 +308,7 @@ typedef enum sim_operation_kind {
   SIM_OP_WAIT,
   SIM_OP_VALUE_WRITE,
   SIM_OP_VALUE_WAIT,
+  SIM_OP_POOL_ALLOC,
   SIM_OP_POOL_FREE,
   SIM_OP_GRAPH,
 } sim_operation_kind;
@@ -245,23 +322,29 @@ typedef struct sim_work {
   tarn_ptr destination;
   tarn_ptr source;
   uint64_t size;
-  uint64_t *word; /* of a value operation; size holds the value */
-  tarn_sim_range *ranges;
+  uint64_t *word;         /* of a value operation; size holds the value */
+  tarn_sim_range *ranges; /* NULL with one range: `range` is it */
+  tarn_sim_range range;
   void (*run)(void *user);
   void *user;
   uint64_t nanoseconds;
 } sim_work;
 
+static inline const tarn_sim_range *tarni_sim_work_range(const sim_work *work, uint32_t index) {
+  return work->ranges != NULL ? &work->ranges[index] : &work->range;
+}
+
 typedef struct sim_operation {
   struct sim_operation *next;
   sim_work work;
-  sim_record *after;     /* must be done before this runs: WAIT, GRAPH */
-  sim_record *record;    /* done when this has run: RECORD, GRAPH */
-  struct sim_exec *exec; /* GRAPH */
-  uint32_t *n_open;      /* GRAPH: for each node the dependencies not yet run */
-  uint32_t *ready;       /* GRAPH: nodes that can run; shares its memory with n_open */
+  sim_record *after;     /* must be done before this runs: WAIT */
+  sim_record *record;    /* done when this has run: RECORD, VALUE_WRITE, GRAPH */
+  struct sim_exec *exec; /* GRAPH, and all that follows: */
+  uint32_t *n_open;      /* for each node the dependencies not yet run */
+  uint32_t *ready;       /* nodes that can run; shares its memory with n_open */
+  sim_record **values;   /* for each node that writes a value its record; NULL: none does */
   uint32_t n_ready;
-  uint32_t n_left; /* GRAPH: nodes not yet run */
+  uint32_t n_left; /* nodes not yet run */
 } sim_operation;
 
 struct sim_stream {
@@ -270,15 +353,14 @@ struct sim_stream {
   uint64_t id;
   sim_device *device;
   uint64_t epoch;         /* operations submitted */
-  uint64_t n_done;        /* operations run */
   sim_clock clock;        /* what is ordered before the next operation */
   uint64_t host_version;  /* of the host clock last joined */
   uint64_t tail_ns;       /* virtual time at which the queue is empty */
   uint64_t legacy_joined; /* per-thread default stream: legacy epoch last waited for, and back */
   uint64_t joined_by_legacy;
   sim_operation *head, **tail;
-  uint32_t pending_index; /* in the device's list of streams with work; UINT32_MAX: none */
-  const void *thread;     /* whose default stream it is */
+  uint32_t pending_index; /* in the world's list of streams with work; UINT32_MAX: none */
+  uint64_t thread;        /* whose default stream it is; 0: a created one */
   struct sim_capture *capture;
   uint32_t *capture_tail; /* nodes that the next captured node follows */
   uint32_t n_capture_tail;
@@ -292,10 +374,16 @@ typedef struct sim_event {
   uint64_t capture_id; /* recorded in a capture that may be over; 0: not */
   uint32_t *nodes;     /* in a capture: what a waiter follows */
   uint32_t n_nodes;
+  struct sim_event *next_free;
   struct sim_event *next;
 } sim_event;
 
-enum { SIM_STREAM_LIVE = 0x7357, SIM_EVENT_LIVE = 0xe7e7 };
+enum {
+  SIM_STREAM_LIVE = 0x7357,
+  SIM_EVENT_LIVE = 0xe7e7,
+  SIM_GRAPH_LIVE = 0x6ea9,
+  SIM_EXEC_LIVE = 0xe8ec
+};
 
 tarn_status tarni_sim_stream_create(tarni_port *port, tarn_stream *out);
 tarn_status tarni_sim_stream_destroy(tarni_port *port, tarn_stream handle);
@@ -308,59 +396,75 @@ tarn_status tarni_sim_event_record(tarni_port *port, tarni_event handle, tarn_st
 tarn_status tarni_sim_event_query(tarni_port *port, tarni_event handle);
 tarn_status tarni_sim_event_sync(tarni_port *port, tarni_event handle);
 tarn_status tarni_sim_event_wait(tarni_port *port, tarn_stream by, tarni_event handle);
+void tarni_sim_events_close(sim_device *device);
 
-/* The stream behind a handle, the special ones included. Fails for a stream that is gone. */
+/* The stream behind a handle, the special ones included. Fails for one that is gone or of another
+ * device. */
 tarn_status tarni_sim_stream_get(sim_device *device, tarn_stream handle, const char *entry,
                                  sim_stream **out);
+/* The same, for doing something on it: fails where that would tie the legacy default stream to a
+ * capture. */
+tarn_status tarni_sim_stream_act(sim_device *device, tarn_stream handle, const char *entry,
+                                 sim_stream **stream);
 bool tarni_sim_streams_open(sim_device *device);
 void tarni_sim_streams_close(sim_device *device);
-/* Makes the stream's next operation follow what the host has seen and what CUDA orders by itself.
- */
+
+/* ---- queue.c: what is in a stream's queue, and what is ordered before it ---------------------*/
+/* Makes the stream's next operation follow what the host has seen and what CUDA orders by itself,
+ * and makes room for it in the stream's clock. */
 tarn_status tarni_sim_stream_prepare(sim_stream *stream);
-/* Counts one more operation of the stream and puts it into its clock. */
-bool tarni_sim_stream_advance(sim_stream *stream);
+/* Counts one more operation of the stream. pre: prepared. */
+void tarni_sim_stream_advance(sim_stream *stream);
 void tarni_sim_stream_push(sim_stream *stream, sim_operation *operation);
-/* The host has seen the stream, or a record, complete. */
+/* The host has seen what a clock says, or all of a stream, complete. */
+void tarni_sim_host_sees(const sim_clock *clock);
+void tarni_sim_observe(sim_device *device, const sim_record *record);
 void tarni_sim_observe_stream(sim_stream *stream);
-void tarni_sim_observe(sim_device *device, const sim_clock *clock, uint64_t end_ns);
 sim_operation *tarni_sim_operation_take(sim_operation_kind kind);
 void tarni_sim_operation_give(sim_operation *operation);
-sim_record *tarni_sim_record_take(void);
+sim_record *tarni_sim_record_take(uint32_t n_slots); /* with room in its clock */
 void tarni_sim_record_drop(sim_record *record);
-uint32_t tarni_sim_slot_take(uint64_t *epoch); /* UINT32_MAX: no host memory */
+bool tarni_sim_slot_take(uint32_t *slot, uint64_t *epoch); /* false: no host memory */
 void tarni_sim_slot_give(uint32_t slot, uint64_t epoch);
-tarn_status tarni_sim_record_on(sim_stream *stream, sim_record **out);
-tarn_status tarni_sim_wait_on(sim_stream *stream, sim_record *record);
+/* An operation that marks a place in the queue; pushing it cannot fail. */
+sim_operation *tarni_sim_mark_make(const sim_stream *stream);
+sim_record *tarni_sim_mark_push(sim_stream *stream, sim_operation *mark); /* the caller's own */
+bool tarni_sim_wait_on(sim_stream *stream, sim_record *record); /* false: no host memory */
 
-/* ---- work.c: copies, fills, values, kernels
- * -----------------------------------------------------*/
+/* ---- work.c: copies, fills, values, kernels; run.c: doing them -------------------------------*/
 tarn_status tarni_sim_copy(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
-                           tarn_stream handle);
+                           tarn_stream on);
 tarn_status tarni_sim_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
                                 uint64_t size);
 tarn_status tarni_sim_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
-                           tarn_stream handle);
+                           tarn_stream on);
 tarn_status tarni_sim_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,
                                 uint64_t size);
 tarn_status tarni_sim_value_write(tarni_port *port, tarn_stream stream, uint64_t *word,
                                   uint64_t value);
 tarn_status tarni_sim_value_wait(tarni_port *port, tarn_stream stream, const uint64_t *word,
                                  uint64_t value);
-tarn_status tarni_sim_kernel(sim_device *device, const tarn_sim_kernel *kernel, tarn_stream handle);
+tarn_status tarni_sim_kernel(sim_device *device, const tarn_sim_kernel *kernel, tarn_stream on);
+void tarni_sim_work_free(sim_work *work);
 /* Does one piece of work. False: it has to wait (a value that is not there yet). */
 bool tarni_sim_work_run(sim_device *device, const sim_work *work);
-void tarni_sim_work_free(sim_work *work);
+/* A value is about to be written: waits for it can rely on what the record's clock says. */
+void tarni_sim_value_expect(sim_record *record, const sim_work *work);
+void tarni_sim_value_written(sim_record *record); /* it is; the host can see it */
+void tarni_sim_value_forget(sim_record *record);
+bool tarni_sim_value_rely(sim_stream *stream, const sim_work *work); /* false: no host memory */
 
-/* ---- schedule.c: when pending work runs
- * ---------------------------------------------------------*/
+/* ---- schedule.c: when pending work runs ------------------------------------------------------*/
 void tarni_sim_tick(sim_device *device); /* after each call */
 bool tarni_sim_step(sim_device *device); /* false: nothing could run */
-void tarni_sim_finish_stream(sim_device *device, sim_stream *stream);
-void tarni_sim_finish_record(sim_device *device, sim_record *record);
-void tarni_sim_finish_device(sim_device *device); /* and the host has seen it */
+/* These wait for what is there now, and the host has seen it afterwards; they may give up the lock
+ * meanwhile. On failure nothing is known to be complete. */
+tarn_status tarni_sim_finish_stream(sim_device *device, sim_stream *stream, const char *entry);
+tarn_status tarni_sim_finish_device(sim_device *device, const char *entry);
+void tarni_sim_finish_record(sim_device *device, const sim_record *record);
+void tarni_sim_drain(sim_device *device); /* at close: what cannot end is found and dropped */
 
-/* ---- capture.c, graph.c: captures and what they record
- * -------------------------------------------------------------*/
+/* ---- capture.c, graph.c: captures and what they record ---------------------------------------*/
 typedef struct sim_node {
   sim_work work;
   uint32_t *after; /* nodes that come before it */
@@ -369,27 +473,35 @@ typedef struct sim_node {
 } sim_node;
 
 typedef struct sim_graph {
+  uint32_t is_live;    /* SIM_GRAPH_LIVE while the program holds it */
   uint32_t references; /* the program's handle and each exec */
-  sim_node *nodes;     /* in an order that the dependencies allow */
+  sim_device *device;
+  sim_node *nodes; /* in an order that the dependencies allow */
   uint32_t n_nodes;
   uint32_t capacity;
+  struct sim_graph *next; /* all of the device; handles are never invalid addresses */
 } sim_graph;
 
 typedef struct sim_exec {
+  uint32_t is_live;
   uint32_t references; /* the program's handle and each pending launch */
+  sim_device *device;
   sim_graph *graph;
   uint32_t n_chains;
   uint32_t *chain_slots;
   uint64_t *chain_epochs;
   uint32_t *followers;      /* of all nodes, one after the other */
   uint32_t *followers_from; /* for each node where its own begin; one more at the end */
+  bool writes_values;
   sim_record *last_launch;
+  struct sim_exec *next;
 } sim_exec;
 
 typedef struct sim_capture {
   uint64_t id;
   tarni_capture_mode mode;
-  const void *thread;
+  uint64_t thread;
+  sim_device *device;
   sim_stream *origin;
   bool is_invalid;
   sim_graph *graph;
@@ -399,11 +511,17 @@ typedef struct sim_capture {
 tarn_status tarni_sim_capture_state(tarni_port *port, tarn_stream handle,
                                     tarni_capture_state *state);
 tarn_status tarni_sim_capture_begin(tarni_port *port, tarn_stream handle, tarni_capture_mode mode);
-tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream handle, tarni_graph *graph);
+tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream on, tarni_graph *graph);
 tarn_status tarni_sim_graph_instantiate(tarni_port *port, tarni_graph graph, tarni_graph_exec *out);
-tarn_status tarni_sim_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream handle);
-tarn_status tarni_sim_graph_destroy(tarni_port *port, tarni_graph graph, tarni_graph_exec exec);
+tarn_status tarni_sim_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream on);
+tarn_status tarni_sim_graph_destroy(tarni_port *port, tarni_graph graph_handle,
+                                    tarni_graph_exec exec_handle);
+sim_graph *tarni_sim_graph_make(sim_device *device);
 void tarni_sim_graph_drop(sim_graph *graph);
+void tarni_sim_exec_drop(sim_exec *exec);
+void tarni_sim_graphs_close(sim_device *device);
+/* Runs one node of a launch that is ready; false when none is. */
+bool tarni_sim_graph_step(sim_device *device, sim_operation *operation);
 
 /* Whether an unsafe call (plain_alloc, event_query, ...) is legal for this thread now; if not, it
  * invalidates the captures concerned and fails. */
@@ -411,14 +529,13 @@ tarn_status tarni_sim_capture_allows(sim_device *device, const char *entry);
 tarn_status tarni_sim_capture_add(sim_stream *stream, const sim_work *work);
 tarn_status tarni_sim_capture_refuse(sim_stream *stream, int code, const char *entry);
 tarn_status tarni_sim_capture_record(sim_stream *stream, sim_event *event);
-tarn_status tarni_sim_capture_wait(sim_stream *stream, sim_event *event);
-void tarni_sim_exec_drop(sim_exec *exec);
+tarn_status tarni_sim_capture_wait(sim_stream *stream, const sim_event *event);
+/* The host asks about an event that was recorded in a capture. */
+tarn_status tarni_sim_capture_ask(sim_device *device, const sim_event *event, const char *entry);
+void tarni_sim_capture_leave(sim_stream *stream); /* the stream is about to be destroyed */
 void tarni_sim_capture_close(sim_device *device);
-/* Runs one node of a launch that is ready; false when none is. */
-bool tarni_sim_graph_step(sim_device *device, sim_operation *operation);
 
-/* ---- oracle.c: findings
- * -------------------------------------------------------------------------*/
+/* ---- oracle.c: findings; judge.c: uses of memory ---------------------------------------------*/
 typedef struct sim_actor { /* who does something, and what is ordered before it */
   const sim_clock *clock;
   uint64_t epoch;
@@ -427,16 +544,29 @@ typedef struct sim_actor { /* who does something, and what is ordered before it 
   sim_operation_kind operation;
 } sim_actor;
 
-/* Judges one piece of work and notes its uses. False: a range is not mapped (found, too). */
-bool tarni_sim_oracle_work(sim_device *device, const sim_actor *actor, const sim_work *work);
-bool tarni_sim_oracle_use(sim_device *device, const sim_actor *actor, const tarn_sim_range *range);
-void tarni_sim_oracle_unmap(sim_device *device, sim_mapping *mapping);
+/* Judging a piece of work takes three steps, so that it cannot stop half way: is all of it mapped
+ * (else: a finding), is there host memory to note its uses (cut all that belongs together, then
+ * reserve all of it), and then the verdict, which cannot fail. A stamp names what belongs together.
+ */
+bool tarni_sim_oracle_is_mapped(sim_device *device, const sim_actor *actor, const sim_work *work);
+bool tarni_sim_oracle_cut(sim_device *device, const sim_work *work);
+bool tarni_sim_oracle_reserve(sim_device *device, const sim_work *work, uint64_t stamp);
+void tarni_sim_oracle_judge(sim_device *device, const sim_actor *actor, const sim_work *work);
+void tarni_sim_oracle_merge(sim_device *device, const sim_work *work); /* tidies up at the end */
+uint64_t tarni_sim_oracle_stamp(void);
+/* Names the owner of a range: all of it or, without host memory, nothing. pre: it is mapped. */
+bool tarni_sim_oracle_own(sim_device *device, tarn_ptr address, uint64_t size, uint64_t owner,
+                          bool is_freed);
+void tarni_sim_oracle_unmap(sim_device *device, const sim_mapping *mapping);
 void tarni_sim_oracle_find(sim_device *device, tarn_sim_finding *finding, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-const char *tarni_sim_operation_name(sim_operation_kind kind);
+/* A finding about memory as such: with its owner and the last use that is known of it. */
+void tarni_sim_oracle_find_memory(sim_device *device, tarn_sim_finding *finding,
+                                  const sim_shadow *shadow, const char *what);
+void tarni_sim_oracle_find_uses(sim_device *device, tarn_sim_finding *finding, const char *meaning,
+                                const sim_use *first, const sim_use *second);
 
-/* ---- call.c: what every entry begins and ends with
- * ----------------------------------------------*/
+/* ---- call.c: what every entry begins and ends with; code.c: the driver's codes ---------------*/
 typedef struct sim_fault {
   tarn_call call; /* TARN_CALL_COUNT: any */
   uint64_t nth;   /* calls until it strikes; 0: no plan */
@@ -461,14 +591,6 @@ typedef struct sim_config {
 
 tarn_status tarni_sim_config_parse(const char *options, sim_config *config);
 
-typedef struct sim_pool {
-  uint64_t threshold;
-  uint64_t cached_bytes;
-  uint64_t n_live;
-  sim_region *free_list;
-  struct sim_pool *next;
-} sim_pool;
-
 enum { SIM_MAX_FINDINGS = 64 };
 
 struct sim_device {
@@ -485,30 +607,37 @@ struct sim_device {
   uint64_t file_end;
   tarni_chunk last_chunk;
   uint64_t created_bytes, peak_bytes, mapped_bytes;
-  sim_chunk **chunks; /* sorted by id */
-  uint32_t n_chunks, chunks_capacity;
-  sim_region **regions; /* sorted by address */
-  uint32_t n_regions, regions_capacity;
+  sim_array chunks;    /* sorted by id */
+  sim_array regions;   /* sorted by address */
+  sim_mapping *recent; /* the mapping last looked up; NULL: none */
   sim_pool *pools;
   sim_stream *streams; /* live and dead: a handle is never an invalid address */
   sim_stream *legacy;
-  sim_event *free_events; /* an event handle is never an invalid address either */
-  uint64_t n_events;
+  sim_clock retired; /* of streams that are gone, their work complete */
+  sim_event *events; /* live and dead, as the streams */
+  sim_event *free_events;
+  sim_graph *graphs;
+  sim_exec *execs;
   uint64_t n_pending_operations, n_operations;
-  sim_capture *captures;
-  uint64_t n_execs, n_graphs;
   tarn_sim_finding findings[SIM_MAX_FINDINGS];
   uint64_t n_findings;
   tarn_sim_on_finding on_finding;
   void *on_finding_user;
+  sim_device *next;
 };
 
-/* Takes the lock, counts the call and its cost, and fails if the fault plan or a broken device says
- * so; the lock is then released again. On success every path ends with tarni_sim_end. */
+/* Takes the lock, counts the call and its base price, and fails if the fault plan or a broken
+ * device says so; the lock is then released again. On success every path ends with tarni_sim_end.
+ * The size is only for the error. */
 tarn_status tarni_sim_begin(sim_device *device, tarn_call call, uint64_t size);
 tarn_status tarni_sim_end(sim_device *device, tarn_status status);
 void tarni_sim_lock(void);
 void tarni_sim_unlock(void);
+/* Adds what a call costs beyond its base: more mappings than one, and the bytes concerned. */
+void tarni_sim_charge(sim_device *device, tarn_call call, uint64_t n_more, uint64_t size);
+void tarni_sim_charge_ns(sim_device *device, tarn_call call, uint64_t nanoseconds);
+uint64_t tarni_sim_thread(void);             /* a number for the calling thread, never used again */
+const char *tarni_sim_entry(tarn_call call); /* "cuMemCreate" */
 /* A failure of the simulated driver, as the cuda port would report it. */
 tarn_status tarni_sim_fail_code(sim_device *device, int code, const char *entry, uint64_t size);
 tarn_status tarni_sim_no_host_memory(sim_device *device, const char *entry);
@@ -522,25 +651,28 @@ tarn_status tarni_sim_misuse(sim_device *device, int code, const char *entry, co
   ((void)(tarni_sim_no_host_memory)(__VA_ARGS__), TARN_HOST_MEMORY)
 #define tarni_sim_misuse(...) ((void)(tarni_sim_misuse)(__VA_ARGS__), TARN_INVALID)
 #endif
-
-/* Adds the part of a call's cost that depends on what it was done to. */
-void tarni_sim_charge(sim_device *device, tarn_call call, uint64_t size);
-const void *tarni_sim_thread(void); /* a token for the calling thread */
+bool tarni_sim_code_is_sticky(int code);
+/* The device is broken: an operation could not be done. */
+void tarni_sim_break(sim_device *device, int code);
+tarn_status tarni_sim_broken(sim_device *device, const char *entry); /* TARN_OK: it is not */
 
 /* The world: what all devices share. Under the lock. */
 typedef struct sim_world {
-  sim_clock host; /* what the host has seen complete */
+  sim_device *devices;
+  sim_clock host; /* what the host has seen complete; has room for every slot */
   uint64_t host_version;
   uint32_t n_slots;
   uint32_t *free_slots; /* streams that are gone; usable once seen complete */
   uint64_t *free_epochs;
   uint32_t n_free, free_capacity;
-  uint64_t *slot_epochs; /* where a slot goes on counting */
-  uint32_t slots_capacity;
   uint64_t last_capture_id;
   uint64_t last_stream_id;
+  uint64_t last_stamp;
+  uint32_t n_streams;   /* stream structs that exist */
   sim_stream **pending; /* streams with work in their queues, of all devices */
   uint32_t n_pending, pending_capacity;
+  sim_capture *captures;
+  sim_record *values; /* that are about to be written */
   sim_operation *free_operations;
   sim_record *free_records;
 } sim_world;

@@ -1,121 +1,67 @@
 /* SPDX-License-Identifier: MIT
  *
- * What streams do: copies, fills, values and kernels. Submitting judges the work (oracle) and puts
- * it into its stream's queue, or into the graph where the stream is being captured; running does it
- * to the real bytes. */
+ * What the program gives to streams: copies, fills, values and kernels. Submitting judges the work
+ * (judge.c) and puts it into its stream's queue, or into the graph where the stream is being
+ * captured. What fails leaves queue, clocks and histories as they were. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bits.h"
 #include "port/sim/sim.h"
 
-void tarni_sim_work_free(sim_work *work) {
-  free(work->ranges);
-  if (work->owns_source) {
-    free((void *)(uintptr_t)work->source);
-  }
-  work->ranges = NULL;
-  work->owns_source = false;
-}
-
-/* ---- Running ---- */
-
-static void device_break(sim_device *device) {
-  if (device->sticky_code == 0) {
-    device->sticky_code = SIM_CUDA_ILLEGAL_ADDRESS;
-  }
-}
-
-static bool is_there(const sim_device *device, tarn_ptr address, uint64_t size) {
-  return tarni_sim_region_find(device, address) == NULL
-             ? tarni_sim_bytes_is_host(address, size)
-             : tarni_sim_range_is_mapped(device, address, size);
-}
-
-static void copy_run(sim_device *device, const sim_work *work) {
-  if (is_there(device, work->destination, work->size) &&
-      (work->owns_source || is_there(device, work->source, work->size))) {
-    tarni_sim_bytes_copy(work->destination, work->source, work->size);
-  } else {
-    device_break(device);
-  }
-}
-
-static void kernel_run(sim_device *device, const sim_work *work) {
-  for (uint32_t i = 0; i < work->n_ranges; i++) {
-    if (!tarni_sim_range_is_mapped(device, work->ranges[i].address, work->ranges[i].bytes)) {
-      device_break(device);
-      return;
-    }
-  }
-  if (work->run != NULL) {
-    work->run(work->user);
-  }
-}
-
-bool tarni_sim_work_run(sim_device *device, const sim_work *work) {
-  if (device->sticky_code != 0) {
-    return true; /* a broken device does nothing, but comes to an end */
-  }
-  switch (work->kind) {
-  case SIM_OP_KERNEL:
-    kernel_run(device, work);
-    break;
-  case SIM_OP_COPY:
-    copy_run(device, work);
-    break;
-  case SIM_OP_FILL:
-    if (tarni_sim_range_is_mapped(device, work->destination, work->size)) {
-      tarni_sim_bytes_fill(work->destination, work->value, work->size);
-    } else {
-      device_break(device);
-    }
-    break;
-  case SIM_OP_VALUE_WRITE:
-    __atomic_store_n(work->word, work->size, __ATOMIC_RELEASE);
-    break;
-  case SIM_OP_VALUE_WAIT:
-    return __atomic_load_n(work->word, __ATOMIC_ACQUIRE) >= work->size;
-  case SIM_OP_NONE:
-  case SIM_OP_RECORD:
-  case SIM_OP_WAIT:
-  case SIM_OP_POOL_FREE:
-  case SIM_OP_GRAPH:
-    break;
-  }
-  return true;
-}
-
 /* ---- Submitting ---- */
 
-/* GPU time: a fixed start, then bytes at the link's or the memory's speed. */
-static uint64_t copy_ns(const sim_device *device, tarn_ptr a, tarn_ptr b, uint64_t size) {
-  const sim_region *first = tarni_sim_region_find(device, a);
-  const sim_region *second = tarni_sim_region_find(device, b);
-  const bool is_local = first != NULL && second != NULL && first->kind < SIM_REGION_HOST &&
-                        second->kind < SIM_REGION_HOST;
-  return 1500 + (is_local ? size / 2000 : size / 55);
+/* Everything that can fail for lack of memory. False: it did. */
+static bool submit_reserve(sim_stream *stream, sim_operation *operation, bool is_mapped) {
+  sim_device *device = stream->device;
+  const sim_work *work = &operation->work;
+  if (is_mapped && !(tarni_sim_oracle_cut(device, work) &&
+                     tarni_sim_oracle_reserve(device, work, tarni_sim_oracle_stamp()))) {
+    return false;
+  }
+  if (work->kind == SIM_OP_VALUE_WRITE) {
+    operation->record = tarni_sim_record_take(stream->clock.n + stream->slot + 1);
+    return operation->record != NULL;
+  }
+  return work->kind != SIM_OP_VALUE_WAIT || tarni_sim_value_rely(stream, work);
+}
+
+static void submit_commit(sim_stream *stream, sim_operation *operation, bool is_mapped) {
+  sim_device *device = stream->device;
+  tarni_sim_stream_advance(stream);
+  if (is_mapped) {
+    const sim_actor actor = {.clock = &stream->clock,
+                             .epoch = stream->epoch,
+                             .stream_id = stream->id,
+                             .slot = stream->slot,
+                             .operation = operation->work.kind};
+    tarni_sim_oracle_judge(device, &actor, &operation->work);
+    tarni_sim_oracle_merge(device, &operation->work);
+  }
+  stream->tail_ns = tarni_max(stream->tail_ns, device->now_ns) + operation->work.nanoseconds;
+  if (operation->work.kind == SIM_OP_VALUE_WRITE) {
+    (void)tarni_sim_clock_join(&operation->record->clock, &stream->clock);
+    operation->record->end_ns = stream->tail_ns;
+    tarni_sim_value_expect(operation->record, &operation->work);
+  }
+  tarni_sim_stream_push(stream, operation);
 }
 
 static tarn_status submit_operation(sim_stream *stream, sim_operation *operation,
                                     const char *entry) {
   sim_device *device = stream->device;
-  if (!tarni_sim_stream_advance(stream)) {
+  TARN_TRY(tarni_sim_stream_prepare(stream));
+  const sim_actor actor = {
+      .epoch = stream->epoch + 1, .stream_id = stream->id, .operation = operation->work.kind};
+  const bool is_mapped = tarni_sim_oracle_is_mapped(device, &actor, &operation->work);
+  /* As on a GPU: a kernel is launched all the same, and breaks the device when it runs. */
+  if (!is_mapped && operation->work.kind != SIM_OP_KERNEL) {
+    return tarni_sim_fail_code(device, SIM_CUDA_INVALID_VALUE, entry, operation->work.size);
+  }
+  if (!submit_reserve(stream, operation, is_mapped)) {
     return tarni_sim_no_host_memory(device, entry);
   }
-  const sim_actor actor = {.clock = &stream->clock,
-                           .epoch = stream->epoch,
-                           .stream_id = stream->id,
-                           .slot = stream->slot,
-                           .operation = operation->work.kind};
-  if (!tarni_sim_oracle_work(device, &actor, &operation->work)) {
-    if (operation->work.kind != SIM_OP_KERNEL) {
-      return tarni_sim_fail_code(device, SIM_CUDA_INVALID_VALUE, entry, operation->work.size);
-    }
-    device_break(device); /* as on a GPU: the launch succeeds, the next call tells */
-  }
-  stream->tail_ns = tarni_max(stream->tail_ns, device->now_ns) + operation->work.nanoseconds;
-  tarni_sim_stream_push(stream, operation);
+  submit_commit(stream, operation, is_mapped);
   return TARN_OK;
 }
 
@@ -134,75 +80,113 @@ static tarn_status submit(sim_stream *stream, sim_work *work, const char *entry)
     return tarni_sim_no_host_memory(stream->device, entry);
   }
   operation->work = *work;
-  tarn_status status = tarni_sim_stream_prepare(stream);
-  if (status == TARN_OK) {
-    status = submit_operation(stream, operation, entry);
-  }
+  const tarn_status status = submit_operation(stream, operation, entry);
   if (status != TARN_OK) {
     tarni_sim_operation_give(operation);
   }
   return status;
 }
 
+/* ---- Copies ---- */
+
+/* One end of a copy. */
+typedef enum copy_place { COPY_NOWHERE, COPY_ORDINARY, COPY_PINNED, COPY_DEVICE } copy_place;
+
+static copy_place place_of(sim_device *device, tarn_ptr address, uint64_t size) {
+  const sim_device *where = tarni_sim_device_at(device, address, true);
+  if (where == NULL) {
+    return tarni_sim_bytes_is_host(address, size) ? COPY_ORDINARY : COPY_NOWHERE;
+  }
+  return tarni_sim_region_find(where, address)->kind >= SIM_REGION_HOST ? COPY_PINNED : COPY_DEVICE;
+}
+
+/* GPU time: a fixed start, then bytes at the speed of memory, of the link, or of staging. */
+static uint64_t copy_ns(copy_place from, copy_place to, uint64_t size) {
+  if (from == COPY_DEVICE && to == COPY_DEVICE) {
+    return 1500 + size / 2000;
+  }
+  if (to == COPY_ORDINARY) {
+    return 6300 + size / 66 * 5; /* 13.2 GB/s */
+  }
+  return 1500 + (from == COPY_ORDINARY ? 0 : size / 55);
+}
+
+/* As CUDA does: ordinary memory is read before the call returns, at 8.2 GB/s of the host's time. */
+static tarn_status copy_stage(sim_device *device, sim_work *work, tarn_call call) {
+  void *staged = tarni_sim_store_resize(NULL, 1, work->size);
+  if (staged == NULL) {
+    return tarni_sim_no_host_memory(device, tarni_sim_entry(call));
+  }
+  memcpy(staged, (const void *)(uintptr_t)work->source, work->size);
+  work->source = (uintptr_t)staged;
+  work->owns_source = true;
+  return TARN_OK;
+}
+
 static tarn_status copy_submit(sim_device *device, sim_stream *stream, sim_work *work,
-                               bool is_sync) {
-  const bool from_ordinary = tarni_sim_region_find(device, work->source) == NULL;
-  const bool to_ordinary = tarni_sim_region_find(device, work->destination) == NULL;
-  work->nanoseconds = copy_ns(device, work->destination, work->source, work->size);
-  if ((from_ordinary && !tarni_sim_bytes_is_host(work->source, work->size)) ||
-      (to_ordinary && !tarni_sim_bytes_is_host(work->destination, work->size))) {
-    return tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, "cuMemcpyAsync",
+                               tarn_call call) {
+  const copy_place from = place_of(device, work->source, work->size);
+  const copy_place to = place_of(device, work->destination, work->size);
+  const uint64_t size = work->size;
+  if (from == COPY_NOWHERE || to == COPY_NOWHERE) {
+    return tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, tarni_sim_entry(call),
                             "a copy from or to addresses where nothing is",
-                            from_ordinary ? work->source : work->destination);
+                            from == COPY_NOWHERE ? work->source : work->destination);
   }
-  if (from_ordinary && stream->capture == NULL) {
-    /* As CUDA does: ordinary memory is staged before the call returns. */
-    void *staged = malloc(work->size);
-    if (staged == NULL) {
-      return tarni_sim_no_host_memory(device, "cuMemcpyAsync");
-    }
-    memcpy(staged, (const void *)(uintptr_t)work->source, work->size);
-    work->source = (uintptr_t)staged;
-    work->owns_source = true;
+  work->nanoseconds = copy_ns(from, to, size);
+  const bool is_captured = stream->capture != NULL;
+  if (from == COPY_ORDINARY && !is_captured) {
+    TARN_TRY(copy_stage(device, work, call));
   }
-  TARN_TRY(submit(stream, work, "cuMemcpyAsync"));
-  if (stream->capture == NULL && (is_sync || to_ordinary)) {
-    tarni_sim_finish_stream(device, stream);
-    tarni_sim_observe_stream(stream);
+  TARN_TRY(submit(stream, work, tarni_sim_entry(call)));
+  if (from == COPY_ORDINARY && !is_captured) {
+    tarni_sim_charge_ns(device, call, 4000 + size / 41 * 5);
+  }
+  if (!is_captured && (call == TARN_CALL_COPY_SYNC || to == COPY_ORDINARY)) {
+    return tarni_sim_finish_stream(device, stream, tarni_sim_entry(call));
   }
   return TARN_OK;
 }
 
 tarn_status tarni_sim_copy(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
-                           tarn_stream handle) {
+                           tarn_stream on) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_COPY, size));
   sim_stream *stream;
-  tarn_status status = tarni_sim_stream_get(device, handle, "cuMemcpyAsync", &stream);
+  tarn_status status = tarni_sim_stream_act(device, on, "cuMemcpyAsync", &stream);
   if (status == TARN_OK) {
     sim_work work = {
         .kind = SIM_OP_COPY, .destination = destination, .source = source, .size = size};
-    status = copy_submit(device, stream, &work, false);
+    status = copy_submit(device, stream, &work, TARN_CALL_COPY);
   }
   return tarni_sim_end(device, status);
+}
+
+/* The legacy stream, for a call that waits. */
+static tarn_status stream_for_sync(sim_device *device, const char *entry, sim_stream **stream) {
+  TARN_TRY(tarni_sim_stream_act(device, NULL, entry, stream));
+  return tarni_sim_capture_allows(device, entry);
 }
 
 tarn_status tarni_sim_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
                                 uint64_t size) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_COPY_SYNC, size));
-  tarn_status status = tarni_sim_capture_allows(device, "cuMemcpy");
+  sim_stream *stream;
+  tarn_status status = stream_for_sync(device, "cuMemcpy", &stream);
   if (status == TARN_OK) {
     sim_work work = {
         .kind = SIM_OP_COPY, .destination = destination, .source = source, .size = size};
-    status = copy_submit(device, device->legacy, &work, true);
+    status = copy_submit(device, stream, &work, TARN_CALL_COPY_SYNC);
   }
   return tarni_sim_end(device, status);
 }
 
+/* ---- Fills ---- */
+
 static tarn_status fill_submit(sim_device *device, sim_stream *stream, tarn_ptr destination,
                                uint8_t value, uint64_t size) {
-  if (tarni_sim_region_find(device, destination) == NULL) {
+  if (tarni_sim_device_at(device, destination, false) == NULL) {
     return tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, "cuMemsetD8Async",
                             "a fill of addresses that are not the device's", destination);
   }
@@ -215,11 +199,11 @@ static tarn_status fill_submit(sim_device *device, sim_stream *stream, tarn_ptr 
 }
 
 tarn_status tarni_sim_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
-                           tarn_stream handle) {
+                           tarn_stream on) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_FILL, size));
   sim_stream *stream;
-  tarn_status status = tarni_sim_stream_get(device, handle, "cuMemsetD8Async", &stream);
+  tarn_status status = tarni_sim_stream_act(device, on, "cuMemsetD8Async", &stream);
   if (status == TARN_OK) {
     status = fill_submit(device, stream, destination, value, size);
   }
@@ -230,28 +214,31 @@ tarn_status tarni_sim_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t 
                                 uint64_t size) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_FILL_SYNC, size));
-  tarn_status status = tarni_sim_capture_allows(device, "cuMemsetD8");
+  sim_stream *stream;
+  tarn_status status = stream_for_sync(device, "cuMemsetD8", &stream);
   if (status == TARN_OK) {
-    status = fill_submit(device, device->legacy, destination, value, size);
+    status = fill_submit(device, stream, destination, value, size);
   }
   if (status == TARN_OK) {
-    tarni_sim_finish_stream(device, device->legacy);
-    tarni_sim_observe_stream(device->legacy);
+    status = tarni_sim_finish_stream(device, stream, "cuMemsetD8");
   }
   return tarni_sim_end(device, status);
 }
 
-static tarn_status value_submit(sim_device *device, sim_operation_kind kind, tarn_stream handle,
+/* ---- Values ---- */
+
+static tarn_status value_submit(sim_device *device, sim_operation_kind kind, tarn_stream on,
                                 uint64_t *word, uint64_t value) {
   const char *entry = kind == SIM_OP_VALUE_WRITE ? "cuStreamWriteValue64" : "cuStreamWaitValue64";
   sim_stream *stream;
-  TARN_TRY(tarni_sim_stream_get(device, handle, entry, &stream));
-  const sim_region *region = tarni_sim_region_find(device, (uintptr_t)word);
-  if (region == NULL || region->kind < SIM_REGION_HOST ||
-      !tarni_is_aligned((uintptr_t)word, sizeof(*word))) {
+  TARN_TRY(tarni_sim_stream_act(device, on, entry, &stream));
+  const tarn_ptr address = (uintptr_t)word;
+  sim_device *where = tarni_sim_device_at(device, address, false);
+  if (where == NULL || !tarni_is_aligned(address, sizeof(*word)) ||
+      tarni_sim_region_find(where, address)->kind < SIM_REGION_HOST ||
+      !tarni_sim_range_is_mapped(where, address, sizeof(*word))) {
     return tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, entry,
-                            "a value that is not an aligned word of pinned memory",
-                            (uintptr_t)word);
+                            "a value that is not an aligned word of pinned memory", address);
   }
   sim_work work = {.kind = kind, .word = word, .size = value, .nanoseconds = 900};
   return submit(stream, &work, entry);
@@ -272,18 +259,21 @@ tarn_status tarni_sim_value_wait(tarni_port *port, tarn_stream stream, const uin
   return tarni_sim_end(device, value_submit(device, SIM_OP_VALUE_WAIT, stream, watched, value));
 }
 
+/* ---- Kernels ---- */
+
 /* pre: the lock is held. */
-tarn_status tarni_sim_kernel(sim_device *device, const tarn_sim_kernel *kernel,
-                             tarn_stream handle) {
+tarn_status tarni_sim_kernel(sim_device *device, const tarn_sim_kernel *kernel, tarn_stream on) {
   sim_stream *stream;
-  TARN_TRY(tarni_sim_stream_get(device, handle, "cuLaunchKernel", &stream));
+  TARN_TRY(tarni_sim_stream_act(device, on, "cuLaunchKernel", &stream));
   sim_work work = {.kind = SIM_OP_KERNEL,
                    .n_ranges = (uint32_t)kernel->n_ranges,
                    .run = kernel->run,
                    .user = kernel->user,
                    .nanoseconds = kernel->nanoseconds != 0 ? kernel->nanoseconds : 2000};
-  if (kernel->n_ranges != 0) {
-    work.ranges = malloc(kernel->n_ranges * sizeof(*work.ranges));
+  if (kernel->n_ranges == 1) {
+    work.range = kernel->ranges[0];
+  } else if (kernel->n_ranges != 0) {
+    work.ranges = tarni_sim_store_resize(NULL, kernel->n_ranges, sizeof(*work.ranges));
     if (work.ranges == NULL) {
       return tarni_sim_no_host_memory(device, "cuLaunchKernel");
     }
