@@ -5,6 +5,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CTEST_ARGS ?=
+MAKEFLAGS += --no-print-directory
 # What `make run` shows.
 RUN_COMMAND ?= build/tarn probe
 
