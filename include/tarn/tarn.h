@@ -286,4 +286,6 @@ TARN_API tarn_status tarn_device_probe(tarn_device *device, tarn_probe_report *r
 }
 #endif
 
+#include "tarn/heap.h" /* the heap: what most programs came for */
+
 #endif

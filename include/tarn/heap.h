@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The device heap: memory of one device, handed out in the order of streams. A block that is freed
+ * on a stream can be used by a later allocation on that stream at once: the stream's own order
+ * keeps it safe. It reaches other streams only behind a fence. */
+#ifndef TARN_HEAP_H
+#define TARN_HEAP_H
+
+#include "tarn/tarn.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tarn_heap tarn_heap;
+
+/* How eagerly a stream may take memory that another stream has freed. Taking it costs a GPU-side
+ * wait for all that the other stream has been given so far, so it can serialise work. */
+typedef enum tarn_stealing {
+  TARN_STEAL_WHEN_SHORT =
+      0,                 /* before the device is asked for more than it has, or a limit passed */
+  TARN_STEAL_NEVER = 1,  /* only what is known to be complete */
+  TARN_STEAL_ALWAYS = 2, /* before the heap grows: least memory */
+} tarn_stealing;
+
+/* Called when an allocation finds no memory, after all else was tried. Returns true when it has
+ * made some (freed blocks, trimmed another heap) and the allocation is to be tried again. */
+typedef bool (*tarn_on_shortage)(tarn_heap *heap, uint64_t bytes, void *user);
+
+typedef struct tarn_heap_config {
+  size_t size;
+  const char *device;   /* NULL: the best there is */
+  uint64_t limit_bytes; /* most physical memory the heap may hold; 0: what the device has */
+  tarn_stealing stealing;
+  uint32_t reserved_u32;
+  tarn_on_shortage on_shortage; /* may be NULL */
+  void *on_shortage_user;
+} tarn_heap_config;
+
+/* Makes a heap. config may be NULL: all defaults. */
+TARN_API tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **heap);
+
+/* Gives everything back to the device, after waiting for the work that uses it. Blocks that are
+ * still live go with it: their number comes back in *n_live (NULL: not asked for), and their sum is
+ * the last error's message. No other call on the heap may be under way. NULL is ignored. */
+TARN_API tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live);
+
+/* The device that the heap is on: valid as long as the heap. */
+TARN_API tarn_device *tarn_heap_device(tarn_heap *heap);
+
+/* Allocates `bytes` in the order of the stream. The address is a multiple of 256. Zero bytes:
+ * *block is 0, success. On failure *block is 0; TARN_DEVICE_MEMORY or TARN_LIMIT when there is not
+ * enough. */
+TARN_API tarn_status tarn_alloc(tarn_heap *heap, uint64_t bytes, tarn_stream stream,
+                                tarn_ptr *block);
+
+/* The same at a multiple of `alignment`, a power of two up to 2 MiB. */
+TARN_API tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                                        tarn_stream stream, tarn_ptr *block);
+
+/* Frees a block in the order of the stream: what the stream was given before may still use it. The
+ * caller sees to it that all other use of the block is ordered before this point of the stream, or
+ * was named by tarn_use. 0 is ignored. A pointer that is no live block of this heap is refused with
+ * a status that says why, and nothing happens. Never allocates, never fails for lack of memory. */
+TARN_API tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream);
+
+/* The same for callers that know the size they asked for: a wrong one is TARN_WRONG_SIZE. */
+TARN_API tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes,
+                                     tarn_stream stream);
+
+/* Says that the work which `stream` has been given so far, and until the block is freed, uses the
+ * block, too: it is not used again before that work is done. */
+TARN_API tarn_status tarn_use(tarn_heap *heap, tarn_ptr block, tarn_stream stream);
+
+/* To be called before a stream is destroyed: what the heap keeps for it goes to all streams once
+ * its work is complete. */
+TARN_API tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream);
+
+/* What a pointer is. Interior pointers are fine. TARN_FOREIGN when it is not in a live block. */
+typedef struct tarn_block_info {
+  size_t size;
+  tarn_ptr address;      /* of the block's first byte */
+  uint64_t usable_bytes; /* at least what was asked for */
+} tarn_block_info;
+
+TARN_API tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info);
+
+/* Makes the heap hold at least `bytes` of physical memory, ready for use. */
+TARN_API tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes);
+
+/* Gives memory that no block uses back to the device until at most `keep_bytes` are held. Waits for
+ * work that may still use it. */
+TARN_API tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
+
+/* Changes the hard limit. What is held above it is trimmed where that is possible. */
+TARN_API tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes);
+
+/* Exact at a moment when no other thread is inside the heap; otherwise each is exact by itself. */
+typedef struct tarn_heap_stats {
+  size_t size;
+  uint64_t live_bytes; /* blocks that callers hold, as the heap rounds them */
+  uint64_t live_blocks;
+  uint64_t
+      cached_bytes; /* freed blocks kept for their stream, in threads' caches and beside them */
+  uint64_t pending_bytes;  /* freed blocks that wait for a fence */
+  uint64_t free_bytes;     /* physical memory that belongs to no block */
+  uint64_t reserved_bytes; /* physical memory held: the sum of all of the above */
+  uint64_t reserved_peak_bytes;
+  uint64_t quarantined_bytes; /* never to be used again: completion could not be proven */
+  uint64_t limit_bytes;
+  uint64_t allocations; /* calls so far */
+  uint64_t frees;
+  uint64_t misses; /* of those allocations, not served by the thread's own cache */
+  uint64_t moved_chunks;
+  uint64_t waits; /* GPU-side waits between streams */
+} tarn_heap_stats;
+
+TARN_API tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats);
+
+/* Recomputes everything from the structures and compares it with the counters. TARN_CORRUPT, with
+ * the first difference in the message, when they disagree. No other call may be under way. */
+TARN_API tarn_status tarn_heap_check(tarn_heap *heap);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

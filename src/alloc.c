@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Allocation: the hit, which takes a block from the thread's own cache with no lock, no atomic
+ * read-modify-write and no driver call, and the miss, which fills the cache. */
+#include "base/bits.h"
+#include "internal.h"
+
+/* ---- Misses ---- */
+
+/* A block of the class for the cache's owner, from the bins or from a new slab that is there.
+ * UINT32_MAX: neither is. */
+static uint32_t small_take_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  tarni_cache_fill_locked(heap, cache, class_index);
+  if (stack->n == 0) {
+    const tarni_index extent = tarni_chunk_ready_locked(
+        heap, cache->lane, 0, tarni_slab_bytes(class_index), TARNI_GRANULE);
+    if (extent == 0) {
+      return UINT32_MAX;
+    }
+    tarni_slab_make_locked(heap, extent, cache->lane, class_index);
+    tarni_cache_fill_locked(heap, cache, class_index);
+  }
+  return cache->items[stack->first + --stack->n];
+}
+
+static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t class_index,
+                              tarn_ptr *block) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  tarni_lock_acquire(&heap->lock);
+  uint32_t item = stack->n != 0 ? cache->items[stack->first + --stack->n]
+                                : small_take_locked(heap, cache, class_index);
+  tarni_lock_release(&heap->lock);
+  while (item == UINT32_MAX) {
+    tarni_index extent;
+    TARN_TRY(tarni_shortage_obtain(heap, cache, 0, tarni_slab_bytes(class_index), TARNI_GRANULE,
+                                   &extent));
+    tarni_lock_acquire(&heap->lock);
+    if (extent != 0) {
+      tarni_slab_make_locked(heap, extent, cache->lane, class_index);
+    }
+    item = small_take_locked(heap, cache, class_index);
+    tarni_lock_release(&heap->lock);
+  }
+  heap->states[item] = (uint8_t)(TARNI_SMALL_LIVE + class_index);
+  tarni_count(&stack->allocs, 1);
+  tarni_count(&cache->misses, 1);
+  *block = heap->base + ((uint64_t)item << 8);
+  return TARN_OK;
+}
+
+static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size,
+                              uint64_t alignment, tarn_ptr *block) {
+  tarni_lock_acquire(&heap->lock);
+  tarni_index extent = tarni_chunk_ready_locked(heap, cache->lane, 1, size, alignment);
+  if (extent != 0) {
+    tarni_slab_make_locked(heap, extent, cache->lane, TARNI_CLASS_COUNT);
+  }
+  tarni_lock_release(&heap->lock);
+  while (extent == 0) {
+    TARN_TRY(tarni_shortage_obtain(heap, cache, 1, size, alignment, &extent));
+    if (extent != 0) {
+      tarni_lock_acquire(&heap->lock);
+      tarni_slab_make_locked(heap, extent, cache->lane, TARNI_CLASS_COUNT);
+      tarni_lock_release(&heap->lock);
+    }
+  }
+  tarni_count(&cache->large_allocs, 1);
+  tarni_count(&cache->large_alloc_bytes, size);
+  tarni_count(&cache->misses, 1);
+  *block = heap->base + tarni_extent_at(heap, extent)->offset;
+  return TARN_OK;
+}
+
+/* ---- Hits ---- */
+
+/* pre: the cache is entered. UINT32_MAX: the stack is empty. */
+static inline uint32_t small_hit(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  if (TARNI_UNLIKELY(stack->n == 0)) {
+    return UINT32_MAX;
+  }
+  const uint32_t item = cache->items[stack->first + --stack->n];
+  heap->states[item] = (uint8_t)(TARNI_SMALL_LIVE + class_index);
+  tarni_count(&stack->allocs, 1);
+  return item;
+}
+
+/* pre: the cache is entered. A kept large block of exactly this size, the newest; 0: none. */
+static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size) {
+  const uint32_t granules = (uint32_t)(size >> TARNI_GRANULE_LOG2);
+  for (uint32_t i = cache->n_large; i-- != 0;) {
+    if (cache->large[i].granules == granules) {
+      const tarni_index extent = cache->large[i].extent;
+      cache->n_large--;
+      for (; i < cache->n_large; i++) {
+        cache->large[i] = cache->large[i + 1];
+      }
+      heap->extents[extent].state = TARNI_BLOCK_LIVE;
+      tarni_count(&cache->large_allocs, 1);
+      tarni_count(&cache->large_alloc_bytes, size);
+      return extent;
+    }
+  }
+  return 0;
+}
+
+static tarn_status size_fail(tarn_heap *heap, uint64_t bytes) {
+  const tarni_facts facts = {.device = heap->port->device.name,
+                             .requested_bytes = bytes,
+                             .available_bytes = heap->limit_bytes};
+  return tarni_fail(TARN_DEVICE_MEMORY, "tarn_alloc", &facts, "Ask for less.",
+                    "%llu bytes are more than the device or the heap's limit allows (%llu)",
+                    (unsigned long long)bytes, (unsigned long long)heap->limit_bytes);
+}
+
+static tarn_status large_alloc(tarn_heap *heap, tarni_cache *cache, uint64_t bytes,
+                               uint64_t alignment, tarn_ptr *block) {
+  uint64_t size;
+  if (!tarni_align_up_checked(bytes, TARNI_GRANULE, &size) || size > heap->size) {
+    return size_fail(heap, bytes);
+  }
+  if (alignment <= TARNI_GRANULE && tarni_cache_enter(cache)) {
+    const tarni_index extent = large_hit(heap, cache, size);
+    tarni_cache_leave(cache);
+    if (extent != 0) {
+      *block = heap->base + heap->extents[extent].offset;
+      return TARN_OK;
+    }
+  }
+  return large_miss(heap, cache, size, tarni_max(alignment, TARNI_GRANULE), block);
+}
+
+/* Everything but a small hit in the hot cache. */
+static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, tarn_stream stream,
+                              tarn_ptr *block) {
+  *block = 0;
+  if (heap == NULL) {
+    return tarni_fail(TARN_INVALID, "tarn_alloc", NULL, "Pass a heap.", "heap is NULL");
+  }
+  if (bytes == 0) {
+    return TARN_OK;
+  }
+  tarni_cache *cache;
+  TARN_TRY(tarni_cache_find(heap, stream, &cache));
+  return bytes > TARNI_SMALL_MAX ? large_alloc(heap, cache, bytes, TARNI_GRANULE, block)
+                                 : small_miss(heap, cache, tarni_class_of(bytes), block);
+}
+
+tarn_status tarn_alloc(tarn_heap *heap, uint64_t bytes, tarn_stream stream, tarn_ptr *block) {
+  tarni_cache *cache = tarni_hot_cache;
+  if (TARNI_LIKELY(cache != NULL &&
+                   atomic_load_explicit(&cache->heap, memory_order_relaxed) == heap &&
+                   bytes - 1 < TARNI_SMALL_MAX && tarni_cache_enter(cache))) {
+    const uint32_t item = TARNI_LIKELY(cache->stream == stream)
+                              ? small_hit(heap, cache, tarni_class_of(bytes))
+                              : UINT32_MAX;
+    tarni_cache_leave(cache);
+    if (TARNI_LIKELY(item != UINT32_MAX)) {
+      *block = heap->base + ((uint64_t)item << 8);
+      return TARN_OK;
+    }
+  }
+  return alloc_slow(heap, bytes, stream, block);
+}
+
+tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                               tarn_stream stream, tarn_ptr *block) {
+  *block = 0;
+  if (heap == NULL || !tarni_is_pow2(alignment) || alignment > (2u << 20)) {
+    return tarni_fail(TARN_INVALID, "tarn_alloc_aligned", NULL,
+                      "Pass a heap, and a power of two up to 2097152.", "the alignment is %llu",
+                      (unsigned long long)alignment);
+  }
+  if (alignment <= TARNI_ALIGNMENT || bytes == 0) {
+    return tarn_alloc(heap, bytes, stream, block);
+  }
+  /* A block whose size is a power of two lies at a multiple of it, up to the granule. */
+  const uint64_t least = tarni_max(bytes, alignment);
+  if (alignment <= TARNI_GRANULE && least <= TARNI_SHARED_BLOCK_MAX) {
+    return tarn_alloc(heap, (uint64_t)1 << (tarni_log2(least - 1) + 1), stream, block);
+  }
+  tarni_cache *cache;
+  TARN_TRY(tarni_cache_find(heap, stream, &cache));
+  return large_alloc(heap, cache, bytes, alignment, block);
+}

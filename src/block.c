@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a pointer is: look-ups off the hot path, for questions and for refusing wrong use. */
+#include "base/bits.h"
+#include "internal.h"
+
+bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block *block) {
+  const tarni_index index = offset < heap->size ? heap->pages[offset >> TARNI_GRANULE_LOG2] : 0;
+  if (index == 0) {
+    return false;
+  }
+  const tarni_extent *slab = tarni_extent_at(heap, index);
+  block->extent = index;
+  if (slab->class_index == TARNI_CLASS_COUNT) {
+    block->offset = slab->offset;
+    block->bytes = slab->size;
+    block->is_live = slab->state == TARNI_BLOCK_LIVE;
+    return true;
+  }
+  const uint64_t bytes = (uint64_t)slab->block_bytes_256 << 8;
+  const uint64_t position = (offset - slab->offset) / bytes;
+  if (position >= slab->n_blocks) {
+    return false; /* the rest of a slab that no block fits into */
+  }
+  block->offset = slab->offset + position * bytes;
+  block->bytes = bytes;
+  block->is_live = heap->states[block->offset >> 8] != 0;
+  return true;
+}
+
+tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *operation) {
+  const uint64_t offset = pointer - heap->base;
+  tarni_block block = {0};
+  tarni_lock_acquire(&heap->lock);
+  const bool is_mapped = offset < heap->size && heap->units[offset / heap->unit] != 0;
+  const bool is_block = tarni_block_find_locked(heap, offset, &block);
+  tarni_lock_release(&heap->lock);
+  const tarni_facts facts = {.device = heap->port->device.name};
+  const unsigned long long address = pointer;
+  if (is_block && block.is_live) {
+    return tarni_fail(TARN_INTERIOR, operation, &facts, "Pass the address that tarn_alloc gave.",
+                      "0x%llx is %llu bytes into the block of %llu bytes at 0x%llx", address,
+                      (unsigned long long)(offset - block.offset), (unsigned long long)block.bytes,
+                      (unsigned long long)(heap->base + block.offset));
+  }
+  if (is_mapped) {
+    return tarni_fail(TARN_DOUBLE_FREE, operation, &facts,
+                      "Free a block once, and do not use it afterwards.",
+                      "0x%llx is memory of this heap, but no live block", address);
+  }
+  return tarni_fail(
+      TARN_FOREIGN, operation, &facts, "Give a block back to the heap that it came from.",
+      "0x%llx is no address of this heap, which has 0x%llx to 0x%llx", address,
+      (unsigned long long)heap->base, (unsigned long long)(heap->base + heap->size - 1));
+}
+
+tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info) {
+  if (heap == NULL) {
+    return tarni_fail(TARN_INVALID, "tarn_block_get_info", NULL, "Pass a heap.", "heap is NULL");
+  }
+  tarni_block block = {0};
+  tarni_lock_acquire(&heap->lock);
+  const bool is_block = tarni_block_find_locked(heap, pointer - heap->base, &block);
+  tarni_lock_release(&heap->lock);
+  if (!is_block || !block.is_live) {
+    return tarni_fail(TARN_FOREIGN, "tarn_block_get_info", NULL,
+                      "Ask about pointers into live blocks of this heap.",
+                      "0x%llx is in no live block of this heap", (unsigned long long)pointer);
+  }
+  const tarn_block_info found = {
+      .size = sizeof(found), .address = heap->base + block.offset, .usable_bytes = block.bytes};
+  return tarni_struct_out(info, &found, sizeof(found), "tarn_block_get_info");
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Threads' caches: for each thread, heap and stream the free blocks that the next allocations get.
+ * The owner works on its cache with plain loads and stores. Whoever else must reach into it (under
+ * shortage, when a stream is retired, when the heap goes) holds heap->lock and revokes it first.
+ * The owner outside of enter/leave may change its cache under heap->lock, too: no one can have
+ * revoked it then.
+ *
+ * Locks: registry_lock guards the threads' lists of caches; it is taken before heap->lock. */
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/bits.h"
+#include "internal.h"
+
+_Thread_local tarni_cache *tarni_hot_cache;
+
+static tarni_lock registry_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
+static _Thread_local tarni_cache *thread_caches;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_key_t exit_key;
+static bool has_membarrier;
+
+/* ---- Revoking ---- */
+
+/* Every thread of the process passes a full barrier. */
+static void barrier_for_all(void) {
+  if (has_membarrier) {
+    (void)syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    return;
+  }
+  /* Without it: moving the caller over all processors makes each of them switch. */
+  cpu_set_t all;
+  if (sched_getaffinity(0, sizeof(all), &all) != 0) {
+    return;
+  }
+  for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+    if (CPU_ISSET(cpu, &all)) {
+      cpu_set_t one;
+      CPU_ZERO(&one);
+      CPU_SET(cpu, &one);
+      (void)sched_setaffinity(0, sizeof(one), &one);
+    }
+  }
+  (void)sched_setaffinity(0, sizeof(all), &all);
+}
+
+static void cache_await(tarni_cache *cache) {
+  while (atomic_load_explicit(&cache->is_busy, memory_order_acquire) != 0) {
+    (void)sched_yield();
+  }
+}
+
+/* ---- Moving blocks ---- */
+
+void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  const uint32_t wanted = stack->capacity / 2u + 1;
+  while (stack->n < wanted && stack->n < stack->capacity) {
+    const uint32_t item = tarni_bin_take_locked(heap, cache->lane, class_index);
+    if (item == UINT32_MAX) {
+      return;
+    }
+    cache->items[stack->first + stack->n++] = item;
+  }
+}
+
+void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  uint32_t *items = &cache->items[stack->first];
+  const uint16_t n_out = (uint16_t)(stack->n / 2u + (stack->n == 1));
+  for (uint16_t i = 0; i < n_out; i++) {
+    tarni_bin_put_locked(heap, cache->lane, class_index, items[i]);
+  }
+  for (uint16_t i = n_out; i < stack->n; i++) {
+    items[i - n_out] = items[i];
+  }
+  stack->n = (uint16_t)(stack->n - n_out);
+}
+
+void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
+  for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
+    tarni_stack *stack = &cache->stacks[class_index];
+    while (stack->n != 0) {
+      tarni_bin_put_locked(heap, cache->lane, class_index, cache->items[stack->first + --stack->n]);
+    }
+  }
+  for (uint32_t i = 0; i < cache->n_large; i++) {
+    tarni_order order = {0};
+    (void)tarni_order_add(&order, cache->lane, tarni_ticket_locked(heap, cache->lane));
+    tarni_slab_release_locked(heap, cache->large[i].extent, &order);
+  }
+  cache->n_large = 0;
+}
+
+void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_final) {
+  for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    atomic_store_explicit(&cache->is_revoked, 1, memory_order_relaxed);
+  }
+  barrier_for_all();
+  for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    cache_await(cache);
+    if (lane == 0 || cache->lane == lane) {
+      tarni_cache_empty_locked(heap, cache);
+      if (is_final) {
+        cache->stream = TARNI_NO_STREAM;
+      }
+    }
+    atomic_store_explicit(&cache->is_revoked, 0, memory_order_release);
+  }
+}
+
+/* ---- Caches of a thread ---- */
+
+static void cache_retire_counts(tarn_heap *heap, tarni_cache *cache) {
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    const uint64_t allocs = atomic_load_explicit(&cache->stacks[i].allocs, memory_order_relaxed);
+    const uint64_t frees = atomic_load_explicit(&cache->stacks[i].frees, memory_order_relaxed);
+    heap->allocs += allocs;
+    heap->frees += frees;
+    heap->alloc_bytes += allocs * tarni_class_size(i);
+    heap->free_bytes += frees * tarni_class_size(i);
+  }
+  heap->allocs += atomic_load_explicit(&cache->large_allocs, memory_order_relaxed);
+  heap->frees += atomic_load_explicit(&cache->large_frees, memory_order_relaxed);
+  heap->alloc_bytes += atomic_load_explicit(&cache->large_alloc_bytes, memory_order_relaxed);
+  heap->free_bytes += atomic_load_explicit(&cache->large_free_bytes, memory_order_relaxed);
+  heap->misses += atomic_load_explicit(&cache->misses, memory_order_relaxed);
+}
+
+static void cache_unlink_locked(tarn_heap *heap, const tarni_cache *cache) {
+  tarni_cache **link = &heap->caches;
+  while (*link != cache) {
+    link = &(*link)->next_in_heap;
+  }
+  *link = cache->next_in_heap;
+}
+
+static void cache_destroy(tarni_cache *cache) {
+  free(cache->items);
+  free(cache);
+}
+
+/* The thread ends: its blocks stay with their streams. */
+static void thread_exit(void *unused) {
+  (void)unused;
+  tarni_hot_cache = NULL;
+  tarni_lock_acquire(&registry_lock);
+  while (thread_caches != NULL) {
+    tarni_cache *cache = thread_caches;
+    thread_caches = cache->next_in_thread;
+    tarn_heap *heap = atomic_load_explicit(&cache->heap, memory_order_relaxed);
+    if (heap != NULL) {
+      tarni_lock_acquire(&heap->lock);
+      tarni_cache_empty_locked(heap, cache);
+      cache_retire_counts(heap, cache);
+      cache_unlink_locked(heap, cache);
+      tarni_lock_release(&heap->lock);
+    }
+    cache_destroy(cache);
+  }
+  tarni_lock_release(&registry_lock);
+}
+
+static void prepare(void) {
+  (void)pthread_key_create(&exit_key, thread_exit);
+  has_membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+/* How many free blocks of a class a cache keeps: fewer of larger ones. */
+static uint16_t stack_capacity(uint32_t class_index) {
+  const uint64_t block = tarni_class_size(class_index);
+  if (block <= 4096) {
+    return 64;
+  }
+  return block <= TARNI_SHARED_BLOCK_MAX ? 16 : 4;
+}
+
+static tarni_cache *cache_make(tarn_heap *heap, tarn_stream stream, tarni_index lane) {
+  tarni_cache *cache = calloc(1, sizeof(*cache));
+  if (cache == NULL) {
+    return NULL;
+  }
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    cache->stacks[i].first = n;
+    cache->stacks[i].capacity = stack_capacity(i);
+    n += cache->stacks[i].capacity;
+  }
+  cache->items = calloc(n, sizeof(*cache->items));
+  if (cache->items == NULL) {
+    free(cache);
+    return NULL;
+  }
+  atomic_store_explicit(&cache->heap, heap, memory_order_relaxed);
+  cache->stream = stream;
+  cache->lane = lane;
+  return cache;
+}
+
+/* Drops caches of this thread whose heap or stream is gone. */
+static void thread_sweep_locked(void) {
+  for (tarni_cache **link = &thread_caches; *link != NULL;) {
+    tarni_cache *cache = *link;
+    if (atomic_load_explicit(&cache->heap, memory_order_relaxed) != NULL) {
+      link = &cache->next_in_thread;
+      continue;
+    }
+    *link = cache->next_in_thread;
+    cache_destroy(cache);
+  }
+}
+
+static tarni_cache *thread_cache_for(tarn_heap *heap, tarn_stream stream) {
+  tarni_cache *found = NULL;
+  tarni_lock_acquire(&heap->lock); /* somebody may be retiring a stream */
+  for (tarni_cache *cache = thread_caches; cache != NULL; cache = cache->next_in_thread) {
+    if (atomic_load_explicit(&cache->heap, memory_order_relaxed) == heap &&
+        cache->stream == stream) {
+      found = cache;
+      break;
+    }
+  }
+  tarni_lock_release(&heap->lock);
+  return found;
+}
+
+/* Whether the cache that was used last is the one. */
+static bool hot_is(tarn_heap *heap, tarn_stream stream) {
+  tarni_cache *cache = tarni_hot_cache;
+  if (cache == NULL || atomic_load_explicit(&cache->heap, memory_order_relaxed) != heap ||
+      !tarni_cache_enter(cache)) {
+    return false;
+  }
+  const bool is_it = cache->stream == stream;
+  tarni_cache_leave(cache);
+  return is_it;
+}
+
+tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **out) {
+  if (hot_is(heap, stream)) {
+    *out = tarni_hot_cache;
+    return TARN_OK;
+  }
+  tarni_hot_cache = *out = thread_cache_for(heap, stream);
+  if (*out != NULL) {
+    return TARN_OK;
+  }
+  tarni_index lane;
+  TARN_TRY(tarni_lane_find(heap, stream, &lane));
+  (void)pthread_once(&once, prepare);
+  tarni_cache *cache = cache_make(heap, stream, lane);
+  if (cache == NULL || pthread_setspecific(exit_key, cache) != 0) {
+    if (cache != NULL) {
+      cache_destroy(cache);
+    }
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
+                      "no host memory for a thread's cache (%zu bytes)", sizeof(*cache));
+  }
+  tarni_lock_acquire(&registry_lock);
+  tarni_hot_cache = NULL;
+  thread_sweep_locked();
+  cache->next_in_thread = thread_caches;
+  thread_caches = cache;
+  tarni_lock_acquire(&heap->lock);
+  cache->next_in_heap = heap->caches;
+  heap->caches = cache;
+  tarni_lock_release(&heap->lock);
+  tarni_lock_release(&registry_lock);
+  tarni_hot_cache = *out = cache;
+  return TARN_OK;
+}
+
+/* The heap goes: its caches are nobody's until their threads drop them. */
+void tarni_caches_close(tarn_heap *heap) {
+  tarni_lock_acquire(&registry_lock);
+  tarni_lock_acquire(&heap->lock);
+  while (heap->caches != NULL) {
+    tarni_cache *cache = heap->caches;
+    heap->caches = cache->next_in_heap;
+    cache_retire_counts(heap, cache);
+    atomic_store_explicit(&cache->heap, NULL, memory_order_relaxed);
+  }
+  tarni_lock_release(&heap->lock);
+  tarni_lock_release(&registry_lock);
+}

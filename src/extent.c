@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Extents: the partition of the heap's addresses, and trees of what is free. Each zone is a list of
+ * extents in address order without gaps; those that are free are in one tree for each order (one
+ * lane, several, none) or in the tree of void addresses. A tree is ordered by offset and knows the
+ * largest extent below each node, so that the lowest fit is found in a logarithm of steps.
+ *
+ * Invariant: two neighbours that are free, alike in kind and tree are one extent, unless their
+ * orders together name too many lanes. A split copies the order, a merge unites it. Knows nothing
+ * about chunks. Everything is under heap->lock. */
+#include <stdlib.h>
+
+#include "base/bits.h"
+#include "internal.h"
+
+/* ---- Records ---- */
+
+static tarni_index record_take(tarn_heap *heap) {
+  const tarni_index index = heap->free_extent;
+  if (index != 0) {
+    heap->free_extent = heap->extents[index].link;
+    heap->extents[index] = (tarni_extent){0};
+    return index;
+  }
+  return heap->n_extents < heap->max_extents ? heap->n_extents++ : 0;
+}
+
+static void record_give(tarn_heap *heap, tarni_index index) {
+  heap->extents[index].kind = TARNI_EXTENT_UNUSED;
+  heap->extents[index].link = heap->free_extent;
+  heap->free_extent = index;
+}
+
+/* ---- Trees ---- */
+
+uint32_t tarni_tree_of(const tarn_heap *heap, const tarni_order *order) {
+  if (order->n == 0) {
+    return 1 + TARNI_LANE_COMMON;
+  }
+  return order->n == 1 ? 1 + order->at[0].lane : 1 + heap->max_lanes;
+}
+
+/* A node's weight: the heavier node is above. A hash, so that the tree is balanced on average. */
+static uint32_t weight_of(tarni_index index) {
+  return index * 2654435761u;
+}
+
+static uint64_t largest_of(const tarn_heap *heap, tarni_index index) {
+  return index != 0 ? heap->extents[index].largest : 0;
+}
+
+static void node_update(tarn_heap *heap, tarni_index index) {
+  tarni_extent *node = &heap->extents[index];
+  node->largest =
+      tarni_max(node->size, tarni_max(largest_of(heap, node->left), largest_of(heap, node->right)));
+}
+
+/* Divides a tree into what lies below the offset and the rest. */
+static void tree_divide(tarn_heap *heap, tarni_index root, uint64_t offset, tarni_index *below,
+                        tarni_index *above) {
+  if (root == 0) {
+    *below = *above = 0;
+    return;
+  }
+  tarni_extent *node = &heap->extents[root];
+  if (node->offset < offset) {
+    tree_divide(heap, node->right, offset, &node->right, above);
+    *below = root;
+  } else {
+    tree_divide(heap, node->left, offset, below, &node->left);
+    *above = root;
+  }
+  node_update(heap, root);
+}
+
+static tarni_index tree_unite(tarn_heap *heap, tarni_index below, tarni_index above) {
+  if (below == 0 || above == 0) {
+    return below != 0 ? below : above;
+  }
+  if (weight_of(below) > weight_of(above)) {
+    tarni_extent *node = &heap->extents[below];
+    node->right = tree_unite(heap, node->right, above);
+    node_update(heap, below);
+    return below;
+  }
+  tarni_extent *node = &heap->extents[above];
+  node->left = tree_unite(heap, below, node->left);
+  node_update(heap, above);
+  return above;
+}
+
+static tarni_index *tree_root(tarn_heap *heap, const tarni_extent *extent) {
+  return &heap->zones[tarni_zone_of(heap, extent->offset)].trees[extent->tree];
+}
+
+static void tree_insert(tarn_heap *heap, tarni_index index) {
+  tarni_extent *extent = &heap->extents[index];
+  tarni_index *link = tree_root(heap, extent);
+  while (*link != 0 && weight_of(*link) > weight_of(index)) {
+    tarni_extent *node = &heap->extents[*link];
+    node->largest = tarni_max(node->largest, extent->size);
+    link = extent->offset < node->offset ? &node->left : &node->right;
+  }
+  tree_divide(heap, *link, extent->offset, &extent->left, &extent->right);
+  *link = index;
+  node_update(heap, index);
+}
+
+static tarni_index tree_without(tarn_heap *heap, tarni_index root, tarni_index index) {
+  tarni_extent *node = &heap->extents[root];
+  if (root == index) {
+    return tree_unite(heap, node->left, node->right);
+  }
+  tarn_assert(root != 0 && "the extent is in the tree");
+  if (heap->extents[index].offset < node->offset) {
+    node->left = tree_without(heap, node->left, index);
+  } else {
+    node->right = tree_without(heap, node->right, index);
+  }
+  node_update(heap, root);
+  return root;
+}
+
+static void tree_remove(tarn_heap *heap, tarni_index index) {
+  tarni_extent *extent = &heap->extents[index];
+  tarni_index *root = tree_root(heap, extent);
+  *root = tree_without(heap, *root, index);
+}
+
+static bool extent_fits(const tarni_extent *extent, uint64_t size, uint64_t alignment) {
+  const uint64_t start = tarni_align_up(extent->offset, alignment);
+  return extent->size >= size && start - extent->offset <= extent->size - size;
+}
+
+static tarni_index tree_first(const tarn_heap *heap, tarni_index root, uint64_t size,
+                              uint64_t alignment) {
+  if (largest_of(heap, root) < size) {
+    return 0;
+  }
+  const tarni_extent *node = &heap->extents[root];
+  const tarni_index below = tree_first(heap, node->left, size, alignment);
+  if (below != 0) {
+    return below;
+  }
+  return extent_fits(node, size, alignment) ? root : tree_first(heap, node->right, size, alignment);
+}
+
+tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t tree, uint64_t size,
+                                      uint64_t alignment) {
+  return tree_first(heap, heap->zones[zone].trees[tree], size, alignment);
+}
+
+/* ---- Extents ---- */
+
+void tarni_extent_take_locked(tarn_heap *heap, tarni_index index) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  tarn_assert(extent->kind == TARNI_EXTENT_FREE || extent->kind == TARNI_EXTENT_VOID);
+  tree_remove(heap, index);
+  extent->kind = TARNI_EXTENT_BUSY;
+}
+
+/* Cuts off all but the first `size` bytes. Returns the rest, BUSY with the same order; 0: no
+ * record is left. */
+static tarni_index extent_split(tarn_heap *heap, tarni_index index, uint64_t size) {
+  const tarni_index rest = record_take(heap);
+  if (rest == 0) {
+    return 0;
+  }
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  tarni_extent *tail = tarni_extent_at(heap, rest);
+  *tail = *extent;
+  tail->offset += size;
+  tail->size -= size;
+  tail->previous = index;
+  if (tail->next != 0) {
+    heap->extents[tail->next].previous = rest;
+  }
+  extent->size = size;
+  extent->next = rest;
+  return rest;
+}
+
+bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset, uint64_t size) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  tarn_assert(extent->kind == TARNI_EXTENT_BUSY && extent->offset <= offset);
+  tarn_assert(offset + size <= extent->offset + extent->size);
+  const tarni_order order = extent->order;
+  const tarni_extent_kind kind =
+      extent->tree == TARNI_TREE_VOID ? TARNI_EXTENT_VOID : TARNI_EXTENT_FREE;
+  tarni_index tail = 0;
+  if (offset + size < extent->offset + extent->size) {
+    tail = extent_split(heap, index, offset + size - extent->offset);
+    if (tail == 0) {
+      return false;
+    }
+  }
+  if (offset != extent->offset) {
+    /* The record stays with the part that is wanted: the part before it gets the new one. */
+    const tarni_index front = record_take(heap);
+    if (front == 0) {
+      if (tail != 0) {
+        tarni_extent_append_locked(heap, index, tail);
+      }
+      return false;
+    }
+    tarni_extent *before = tarni_extent_at(heap, front);
+    *before = *extent;
+    before->size = offset - extent->offset;
+    before->next = index;
+    if (before->previous != 0) {
+      heap->extents[before->previous].next = front;
+    }
+    extent->previous = front;
+    extent->size -= before->size;
+    extent->offset = offset;
+    tarni_extent_give_locked(heap, front, kind, &order);
+  }
+  if (tail != 0) {
+    tarni_extent_give_locked(heap, tail, kind, &order);
+  }
+  return true;
+}
+
+void tarni_extent_append_locked(tarn_heap *heap, tarni_index index, tarni_index following) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  const tarni_extent *tail = tarni_extent_at(heap, following);
+  tarn_assert(extent->next == following && extent->offset + extent->size == tail->offset);
+  extent->size += tail->size;
+  extent->next = tail->next;
+  if (tail->next != 0) {
+    heap->extents[tail->next].previous = index;
+  }
+  record_give(heap, following);
+}
+
+/* Whether two free neighbours become one; if so *order is what holds for both. */
+static bool may_unite(const tarn_heap *heap, const tarni_extent *extent, const tarni_extent *other,
+                      tarni_order *order) {
+  if (other->kind != extent->kind) {
+    return false;
+  }
+  if (extent->kind == TARNI_EXTENT_VOID) {
+    return true;
+  }
+  const bool is_alike = extent->tree == other->tree;
+  return (is_alike || heap->config.stealing == TARN_STEAL_ALWAYS) &&
+         tarni_order_unite(order, &other->order);
+}
+
+void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
+                              const tarni_order *order) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  tarn_assert(kind == TARNI_EXTENT_FREE || kind == TARNI_EXTENT_VOID);
+  static const tarni_order nothing = {0};
+  extent->kind = (uint8_t)kind;
+  extent->order = kind == TARNI_EXTENT_FREE ? *order : nothing;
+  extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &extent->order);
+  tarni_order united = extent->order;
+  if (extent->next != 0 && may_unite(heap, extent, &heap->extents[extent->next], &united)) {
+    tree_remove(heap, extent->next);
+    tarni_extent_append_locked(heap, index, extent->next);
+    extent->order = united;
+  }
+  extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &united);
+  const tarni_index before = extent->previous;
+  if (before != 0 && may_unite(heap, extent, &heap->extents[before], &united)) {
+    tree_remove(heap, before);
+    tarni_extent_append_locked(heap, before, index);
+    index = before;
+    extent = tarni_extent_at(heap, index);
+    extent->order = united;
+    extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &united);
+  }
+  tree_insert(heap, index);
+}
+
+/* ---- Begin and end ---- */
+
+bool tarni_extents_open(tarn_heap *heap) {
+  heap->n_extents = 1; /* 0 is none */
+  const uint64_t bounds[3] = {0, heap->small_end, heap->size};
+  for (uint32_t i = 0; i < 2; i++) {
+    tarni_zone *zone = &heap->zones[i];
+    zone->first = bounds[i];
+    zone->end = bounds[i + 1];
+    zone->trees = calloc(heap->max_lanes + 2, sizeof(*zone->trees));
+    const tarni_index index = record_take(heap);
+    if (zone->trees == NULL || index == 0) {
+      return false;
+    }
+    tarni_extent *extent = tarni_extent_at(heap, index);
+    extent->offset = zone->first;
+    extent->size = zone->end - zone->first;
+    extent->kind = TARNI_EXTENT_BUSY;
+    tarni_extent_give_locked(heap, index, TARNI_EXTENT_VOID, NULL);
+  }
+  return true;
+}
+
+void tarni_extents_close(tarn_heap *heap) {
+  free(heap->zones[0].trees);
+  free(heap->zones[1].trees);
+}

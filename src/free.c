@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Freeing: the hit, which puts a block into the thread's own cache, and the rest: caches that are
+ * full, blocks that several streams used, and pointers that are no live block, which are refused.
+ */
+#include "base/bits.h"
+#include "internal.h"
+
+/* Large blocks above this are not kept by a cache. */
+enum { FREE_LARGE_KEEP_MAX = 64 << 20 };
+
+/* ---- Small blocks ---- */
+
+/* pre: the cache is entered. False: the stack is full. */
+static inline bool small_keep(tarn_heap *heap, tarni_cache *cache, uint32_t class_index,
+                              uint32_t item) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  if (TARNI_UNLIKELY(stack->n == stack->capacity)) {
+    return false;
+  }
+  heap->states[item] = 0;
+  cache->items[stack->first + stack->n++] = item;
+  tarni_count(&stack->frees, 1);
+  return true;
+}
+
+static tarn_status small_free(tarn_heap *heap, tarni_cache *cache, uint32_t item) {
+  const uint8_t state = heap->states[item];
+  const uint32_t class_index = (uint32_t)(state & ~TARNI_SMALL_USED) - TARNI_SMALL_LIVE;
+  if ((state & TARNI_SMALL_USED) != 0) {
+    tarni_count(&cache->stacks[class_index].frees, 1);
+    return tarni_uses_free(heap, (uint64_t)item << 8, cache->lane);
+  }
+  tarni_lock_acquire(&heap->lock);
+  if (cache->stacks[class_index].n == cache->stacks[class_index].capacity) {
+    tarni_cache_spill_locked(heap, cache, class_index);
+  }
+  (void)small_keep(heap, cache, class_index, item);
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
+/* ---- Large blocks ---- */
+
+/* pre: the cache is entered or heap->lock is held. */
+static void large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
+  cache->large[cache->n_large++] =
+      (tarni_large){.granules = (uint32_t)(size >> TARNI_GRANULE_LOG2), .extent = index};
+}
+
+static void large_release_locked(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
+  tarni_order order = {0};
+  (void)tarni_order_add(&order, cache->lane, tarni_ticket_locked(heap, cache->lane));
+  tarni_slab_release_locked(heap, index, &order);
+}
+
+/* The cache is full: its oldest block makes room. */
+static void large_replace(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
+  tarni_lock_acquire(&heap->lock);
+  if (size > FREE_LARGE_KEEP_MAX) {
+    large_release_locked(heap, cache, index);
+  } else {
+    if (cache->n_large == TARNI_LARGE_CACHED) {
+      large_release_locked(heap, cache, cache->large[0].extent);
+      cache->n_large--;
+      for (uint32_t i = 0; i < cache->n_large; i++) {
+        cache->large[i] = cache->large[i + 1];
+      }
+    }
+    large_keep(cache, index, size);
+  }
+  tarni_lock_release(&heap->lock);
+}
+
+static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  const uint64_t size = extent->size;
+  tarni_count(&cache->large_frees, 1);
+  tarni_count(&cache->large_free_bytes, size);
+  if (extent->has_uses) {
+    return tarni_uses_free(heap, extent->offset, cache->lane);
+  }
+  extent->state = TARNI_BLOCK_FREE;
+  if (size <= FREE_LARGE_KEEP_MAX && tarni_cache_enter(cache)) {
+    const bool has_room = cache->n_large < TARNI_LARGE_CACHED;
+    if (has_room) {
+      large_keep(cache, index, size);
+    }
+    tarni_cache_leave(cache);
+    if (has_room) {
+      return TARN_OK;
+    }
+  }
+  large_replace(heap, cache, index, size);
+  return TARN_OK;
+}
+
+/* ---- All ---- */
+
+/* The extent of a live large block that begins at the offset; 0: there is none. */
+static tarni_index large_at(const tarn_heap *heap, uint64_t offset) {
+  const tarni_index index = heap->pages[offset >> TARNI_GRANULE_LOG2];
+  if (index == 0) {
+    return 0;
+  }
+  const tarni_extent *extent = &heap->extents[index];
+  return extent->offset == offset && extent->state == TARNI_BLOCK_LIVE ? index : 0;
+}
+
+static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
+  if (block == 0) {
+    return TARN_OK;
+  }
+  if (heap == NULL) {
+    return tarni_fail(TARN_INVALID, "tarn_free", NULL, "Pass a heap.", "heap is NULL");
+  }
+  const uint64_t offset = block - heap->base;
+  const bool is_small =
+      offset < heap->small_end && offset % TARNI_ALIGNMENT == 0 && heap->states[offset >> 8] != 0;
+  const tarni_index large =
+      offset >= heap->small_end && offset < heap->size ? large_at(heap, offset) : 0;
+  if (!is_small && large == 0) {
+    return tarni_block_refuse(heap, block, "tarn_free");
+  }
+  tarni_cache *cache;
+  TARN_TRY(tarni_cache_find(heap, stream, &cache));
+  return is_small ? small_free(heap, cache, (uint32_t)(offset >> 8))
+                  : large_free(heap, cache, large);
+}
+
+tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
+  tarni_cache *cache = tarni_hot_cache;
+  if (TARNI_LIKELY(cache != NULL &&
+                   atomic_load_explicit(&cache->heap, memory_order_relaxed) == heap)) {
+    const uint64_t offset = block - heap->base;
+    if (TARNI_LIKELY(offset < heap->small_end && offset % TARNI_ALIGNMENT == 0)) {
+      const uint32_t class_index = (uint32_t)heap->states[offset >> 8] - TARNI_SMALL_LIVE;
+      if (TARNI_LIKELY(class_index < TARNI_CLASS_COUNT && tarni_cache_enter(cache))) {
+        const bool is_kept = TARNI_LIKELY(cache->stream == stream) &&
+                             small_keep(heap, cache, class_index, (uint32_t)(offset >> 8));
+        tarni_cache_leave(cache);
+        if (TARNI_LIKELY(is_kept)) {
+          return TARN_OK;
+        }
+      }
+    }
+  }
+  return free_slow(heap, block, stream);
+}
+
+tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes, tarn_stream stream) {
+  if (heap != NULL && block != 0) {
+    tarni_block found = {0};
+    const uint64_t offset = block - heap->base;
+    tarni_lock_acquire(&heap->lock);
+    const bool is_live = tarni_block_find_locked(heap, offset, &found) && found.is_live;
+    tarni_lock_release(&heap->lock);
+    const bool fits = bytes <= found.bytes &&
+                      (offset >= heap->small_end
+                           ? tarni_align_up(tarni_max(bytes, 1), TARNI_GRANULE) == found.bytes
+                           : bytes != 0 && bytes <= TARNI_SMALL_MAX &&
+                                 tarni_class_size(tarni_class_of(bytes)) == found.bytes);
+    if (is_live && found.offset == offset && !fits) {
+      const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = bytes};
+      return tarni_fail(TARN_WRONG_SIZE, "tarn_free_sized", &facts,
+                        "Pass the size that was asked for, or use tarn_free.",
+                        "the block at 0x%llx has %llu bytes, which is not what %llu are rounded to",
+                        (unsigned long long)block, (unsigned long long)found.bytes,
+                        (unsigned long long)bytes);
+    }
+  }
+  return tarn_free(heap, block, stream);
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Heaps: made, limited, trimmed, destroyed. Owns the order in which the parts come and go. Metadata
+ * lives in large sparse arrays of the host, indexed by offset: an address is looked up by one load,
+ * and what is never touched costs nothing. */
+#include "internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/bits.h"
+
+enum {
+  HEAP_MAX_EXTENTS = 1 << 22,
+  HEAP_MAX_LANES = 1024,
+  HEAP_USES_BUCKETS = 4096,
+  HEAP_OVERSIZE = 4, /* addresses reserved, as a multiple of the device's memory */
+};
+
+/* ---- Sparse arrays ---- */
+
+static void *sparse_make(uint64_t bytes) {
+  void *memory =
+      mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return memory != MAP_FAILED ? memory : NULL;
+}
+
+static void sparse_free(void *memory, uint64_t bytes) {
+  if (memory != NULL) {
+    (void)munmap(memory, bytes);
+  }
+}
+
+static uint64_t n_pages(const tarn_heap *heap) {
+  return heap->size >> TARNI_GRANULE_LOG2;
+}
+
+static uint64_t n_units(const tarn_heap *heap) {
+  return heap->size / heap->unit;
+}
+
+static bool metadata_open(tarn_heap *heap) {
+  heap->max_extents = HEAP_MAX_EXTENTS;
+  heap->max_lanes = HEAP_MAX_LANES;
+  heap->max_chunks = (uint32_t)tarni_min(n_units(heap) + 1, UINT32_MAX / 2);
+  heap->states = sparse_make(heap->small_end >> 8);
+  heap->links = sparse_make((heap->small_end >> 8) * sizeof(*heap->links));
+  heap->pages = sparse_make(n_pages(heap) * sizeof(*heap->pages));
+  heap->units = sparse_make(n_units(heap) * sizeof(*heap->units));
+  heap->extents = sparse_make(heap->max_extents * sizeof(*heap->extents));
+  heap->chunks = sparse_make(heap->max_chunks * sizeof(*heap->chunks));
+  heap->lanes = calloc(heap->max_lanes, sizeof(*heap->lanes));
+  heap->uses = calloc(HEAP_USES_BUCKETS, sizeof(*heap->uses));
+  heap->uses_capacity = HEAP_USES_BUCKETS;
+  heap->n_lanes = 1;
+  heap->n_chunks = 1;
+  return heap->states != NULL && heap->links != NULL && heap->pages != NULL &&
+         heap->units != NULL && heap->extents != NULL && heap->chunks != NULL &&
+         heap->lanes != NULL && heap->uses != NULL && tarni_extents_open(heap);
+}
+
+static void metadata_close(tarn_heap *heap) {
+  tarni_extents_close(heap);
+  tarni_lanes_close(heap);
+  tarni_uses_close(heap);
+  sparse_free(heap->states, heap->small_end >> 8);
+  sparse_free(heap->links, (heap->small_end >> 8) * sizeof(*heap->links));
+  sparse_free(heap->pages, n_pages(heap) * sizeof(*heap->pages));
+  sparse_free(heap->units, n_units(heap) * sizeof(*heap->units));
+  sparse_free(heap->extents, heap->max_extents * sizeof(*heap->extents));
+  sparse_free(heap->chunks, heap->max_chunks * sizeof(*heap->chunks));
+}
+
+/* ---- Making ---- */
+
+/* Several times the device's memory, less where the process has not that many addresses. */
+static tarn_status addresses_reserve(tarn_heap *heap) {
+  const uint64_t total = tarni_align_up(heap->port->device.total_bytes, heap->unit);
+  tarn_status status = TARN_ADDRESS_SPACE;
+  for (uint64_t times = HEAP_OVERSIZE; status != TARN_OK && times >= 2; times--) {
+    heap->size = total * times;
+    status = tarni_port_reserve(heap->port, heap->size, heap->unit, &heap->base);
+    if (status != TARN_OK && status != TARN_ADDRESS_SPACE) {
+      break;
+    }
+  }
+  heap->small_end = tarni_align_down(heap->size / 2, heap->unit);
+  return status;
+}
+
+static tarn_status config_check(const tarn_heap_config *config) {
+  if (config->stealing > TARN_STEAL_ALWAYS) {
+    return tarni_fail(TARN_INVALID, "tarn_heap_create", NULL, "Use one of tarn_stealing's values.",
+                      "stealing is %d", (int)config->stealing);
+  }
+  return TARN_OK;
+}
+
+static tarn_status heap_open(tarn_heap *heap) {
+  TARN_TRY(tarni_port_open(heap->config.device, &heap->port));
+  if (!heap->port->device.has_vmm) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", &facts,
+                      "Use a device and a driver with virtual memory management.",
+                      "%s has no virtual memory management", heap->port->device.name);
+  }
+  heap->unit = heap->port->device.granularity_bytes;
+  heap->limit_bytes =
+      heap->config.limit_bytes != 0 ? heap->config.limit_bytes : heap->port->device.total_bytes;
+  TARN_TRY(addresses_reserve(heap));
+  if (!metadata_open(heap)) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL,
+                      "Raise the limits on host memory and addresses (ulimit -v).",
+                      "no host memory for the heap's tables");
+  }
+  return TARN_OK;
+}
+
+static void heap_close(tarn_heap *heap) {
+  metadata_close(heap);
+  if (heap->base != 0) {
+    (void)tarni_port_unreserve(heap->port, heap->base, heap->size);
+  }
+  if (heap->port != NULL) {
+    tarni_port_close(heap->port);
+  }
+  tarni_lock_destroy(&heap->lock);
+  tarni_lock_destroy(&heap->grow);
+  free(heap);
+}
+
+tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
+  if (out == NULL) {
+    return tarni_fail(TARN_INVALID, "tarn_heap_create", NULL, "Pass the address of a tarn_heap *.",
+                      "the output is NULL");
+  }
+  *out = NULL;
+  tarn_heap_config known = {.size = sizeof(known)};
+  if (config != NULL) {
+    TARN_TRY(tarni_struct_in(config, &known, sizeof(known), "tarn_heap_create"));
+  }
+  TARN_TRY(config_check(&known));
+  tarn_heap *heap = calloc(1, sizeof(*heap));
+  if (heap == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL, "Free some host memory.",
+                      "no host memory for a heap (%zu bytes)", sizeof(*heap));
+  }
+  heap->config = known;
+  tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
+  tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);
+  const tarn_status status = heap_open(heap);
+  if (status != TARN_OK) {
+    heap_close(heap);
+    return status;
+  }
+  heap->config.device = NULL; /* the caller's text may go */
+  *out = heap;
+  return TARN_OK;
+}
+
+/* ---- Unmaking ---- */
+
+/* Waits for all work of the lanes that may still use the heap's memory. */
+static tarn_status lanes_finish(tarn_heap *heap) {
+  tarn_status status = TARN_OK;
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    if (lane->stream_id == 0) {
+      continue;
+    }
+    tarni_lock_acquire(&heap->lock);
+    tarni_order order = {0};
+    (void)tarni_order_add(&order, i, tarni_ticket_locked(heap, i));
+    tarni_lock_release(&heap->lock);
+    if (!lane->is_retired) {
+      const tarn_status fenced = tarni_order_fence_grow(heap, &order);
+      status = status == TARN_OK ? fenced : status;
+    }
+  }
+  while (tarni_fences_wait_grow(heap)) {
+  }
+  return status;
+}
+
+tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
+  if (n_live != NULL) {
+    *n_live = 0;
+  }
+  if (heap == NULL) {
+    return TARN_OK;
+  }
+  tarn_heap_stats stats = {.size = sizeof(stats)};
+  (void)tarn_heap_get_stats(heap, &stats);
+  if (n_live != NULL) {
+    *n_live = stats.live_blocks;
+  }
+  tarni_lock_acquire(&heap->grow);
+  const tarn_status status = lanes_finish(heap);
+  tarni_lock_release(&heap->grow);
+  tarni_caches_close(heap);
+  tarni_chunks_close(heap);
+  if (status == TARN_OK && stats.live_blocks != 0) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    (void)tarni_fail(TARN_BUSY, "tarn_heap_destroy", &facts,
+                     "Free all blocks before the heap is destroyed.",
+                     "%llu blocks of %llu bytes were still live",
+                     (unsigned long long)stats.live_blocks, (unsigned long long)stats.live_bytes);
+  }
+  heap_close(heap);
+  return status;
+}
+
+/* ---- The rest of its life ---- */
+
+static tarn_status heap_check_given(const tarn_heap *heap, const char *operation) {
+  return heap != NULL ? TARN_OK
+                      : tarni_fail(TARN_INVALID, operation, NULL, "Pass a heap.", "heap is NULL");
+}
+
+tarn_device *tarn_heap_device(tarn_heap *heap) {
+  return heap != NULL ? (tarn_device *)heap->port : NULL;
+}
+
+tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
+  TARN_TRY(heap_check_given(heap, "tarn_heap_trim"));
+  tarni_lock_acquire(&heap->grow);
+  do {
+    tarni_uses_reap_grow(heap);
+  } while (heap->pending != NULL && tarni_fences_wait_grow(heap));
+  tarni_lock_acquire(&heap->lock);
+  tarni_cache_empty_all_locked(heap, 0, false);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
+  tarni_lock_release(&heap->lock);
+  const tarn_status status = tarni_chunk_trim_grow(heap, keep_bytes);
+  tarni_lock_release(&heap->grow);
+  return status;
+}
+
+tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes) {
+  TARN_TRY(heap_check_given(heap, "tarn_heap_set_limit"));
+  const uint64_t limit = limit_bytes != 0 ? limit_bytes : heap->port->device.total_bytes;
+  tarni_lock_acquire(&heap->lock);
+  heap->limit_bytes = limit;
+  const bool is_over = heap->reserved_bytes > limit;
+  tarni_lock_release(&heap->lock);
+  return is_over ? tarn_heap_trim(heap, limit) : TARN_OK;
+}
+
+tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
+  TARN_TRY(heap_check_given(heap, "tarn_heap_reserve"));
+  tarn_status status = TARN_OK;
+  tarni_lock_acquire(&heap->grow);
+  while (status == TARN_OK && heap->reserved_bytes < bytes) {
+    /* In pieces, so that one reservation does not need too many chunks at once. */
+    const uint64_t missing = tarni_align_up(bytes - heap->reserved_bytes, heap->unit);
+    const uint64_t piece = tarni_min(missing, (uint64_t)4 << 30);
+    tarni_index extent;
+    status = tarni_chunk_add_grow(heap, piece, &extent);
+    if (status == TARN_OK) {
+      static const tarni_order complete = {0};
+      tarni_lock_acquire(&heap->lock);
+      tarni_extent_give_locked(heap, extent, TARNI_EXTENT_FREE, &complete);
+      tarni_lock_release(&heap->lock);
+    }
+  }
+  tarni_lock_release(&heap->grow);
+  return status;
+}
+
+tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
+  TARN_TRY(heap_check_given(heap, "tarn_stream_retire"));
+  tarni_index lane;
+  TARN_TRY(tarni_lane_find(heap, stream, &lane));
+  tarni_lock_acquire(&heap->grow);
+  tarni_lock_acquire(&heap->lock);
+  tarni_cache_empty_all_locked(heap, lane, true);
+  tarni_slab_collect_locked(heap, lane, lane + 1);
+  tarni_lock_release(&heap->lock);
+  const tarn_status status = tarni_lane_retire_grow(heap, lane);
+  tarni_lock_release(&heap->grow);
+  return status;
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What the files of the heap share, grouped by the file that owns it. A name that ends in _locked
+ * needs heap->lock; one that ends in _grow needs heap->grow and must not hold heap->lock. */
+#ifndef TARNI_INTERNAL_H
+#define TARNI_INTERNAL_H
+
+#include "base/error.h"
+#include "types.h"
+
+/* ---- extent.c: the partition of addresses, and trees of what is free ---- */
+bool tarni_extents_open(tarn_heap *heap);
+void tarni_extents_close(tarn_heap *heap);
+/* The lowest free extent of a tree that holds `size` at a multiple of `alignment`; 0: none. */
+tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t tree, uint64_t size,
+                                      uint64_t alignment);
+/* Takes an extent out of its tree: it is BUSY then, and the caller's. */
+void tarni_extent_take_locked(tarn_heap *heap, tarni_index index);
+/* Cuts a BUSY extent to [offset, offset + size); what is left over goes back to where it was.
+ * False: no record is left; the extent is as it was. */
+bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset, uint64_t size);
+/* Makes a BUSY extent FREE with this order, or VOID, and unites it with its like beside it. */
+void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
+                              const tarni_order *order);
+uint32_t tarni_tree_of(const tarn_heap *heap, const tarni_order *order);
+/* Unites a BUSY extent with the BUSY one right after it. */
+void tarni_extent_append_locked(tarn_heap *heap, tarni_index index, tarni_index following);
+
+static inline tarni_extent *tarni_extent_at(const tarn_heap *heap, tarni_index index) {
+  tarn_assert(index != 0 && index < heap->max_extents);
+  return &heap->extents[index];
+}
+
+static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
+  return offset < heap->small_end ? 0 : 1;
+}
+
+/* ---- order.c: lanes, tickets and fences ---- */
+bool tarni_order_add(tarni_order *order, tarni_index lane, uint64_t ticket);
+bool tarni_order_unite(tarni_order *order, const tarni_order *other);
+/* Whether the lane's stream may use such memory without any further wait. */
+bool tarni_order_is_met_locked(const tarn_heap *heap, const tarni_order *order, tarni_index lane);
+bool tarni_order_is_complete_locked(const tarn_heap *heap, const tarni_order *order);
+bool tarni_order_is_lost_locked(const tarn_heap *heap, const tarni_order *order);
+uint64_t tarni_ticket_locked(tarn_heap *heap, tarni_index lane);
+/* Makes the lane's stream wait, on the GPU, for all of the order. */
+tarn_status tarni_order_wait_grow(tarn_heap *heap, const tarni_order *order, tarni_index lane);
+/* Sees to it that a fence for each part of the order is under way. */
+tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order);
+/* Asks which fences are complete. True: something is that was not. */
+bool tarni_fences_poll_grow(tarn_heap *heap);
+/* Waits, on the host, for the oldest fence. False: there is none. */
+bool tarni_fences_wait_grow(tarn_heap *heap);
+tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
+tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index lane);
+void tarni_lanes_close(tarn_heap *heap);
+
+/* ---- chunk.c: physical memory ---- */
+/* Finds an extent of `size` bytes for the lane that needs no driver call; BUSY, cut to size. */
+tarni_index tarni_chunk_ready_locked(tarn_heap *heap, tarni_index lane, uint32_t zone,
+                                     uint64_t size, uint64_t alignment);
+/* The same among what other lanes have freed, with the wait that it takes. */
+tarn_status tarni_chunk_steal_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
+                                   uint64_t alignment, tarni_index *extent);
+/* Maps what is missing: idle chunks from elsewhere, then new ones. */
+tarn_status tarni_chunk_grow_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
+                                  uint64_t alignment, bool may_steal, tarni_index *extent);
+/* Creates and maps `size` bytes of new memory among the large blocks' addresses; BUSY. */
+tarn_status tarni_chunk_add_grow(tarn_heap *heap, uint64_t size, tarni_index *extent);
+void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used);
+/* Unmaps what chunks have left, where that is complete by now. */
+void tarni_chunk_reap_grow(tarn_heap *heap);
+/* Gives idle chunks back to the device until at most `keep` bytes are held. */
+tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep);
+void tarni_chunks_close(tarn_heap *heap);
+
+/* ---- slab.c: blocks of one size, and the lanes' bins of free ones ---- */
+uint64_t tarni_slab_bytes(uint32_t class_index);
+/* Turns a BUSY extent into a slab. TARNI_CLASS_COUNT: one large block, handed out. */
+void tarni_slab_make_locked(tarn_heap *heap, tarni_index extent, tarni_index lane,
+                            uint32_t class_index);
+/* Gives the extent of a slab with no live block back. */
+void tarni_slab_release_locked(tarn_heap *heap, tarni_index extent, const tarni_order *order);
+void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item);
+/* Takes a block from the lane's bin or the common one; UINT32_MAX: there is none. */
+uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index);
+/* Gives slabs with no live block back as free extents: those of lanes [first, end). */
+void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end);
+/* Moves all bins and free extents of a lane whose every ticket is complete to the common lane. */
+void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
+
+/* ---- cache.c: threads' caches ---- */
+extern _Thread_local tarni_cache *tarni_hot_cache; /* the one that this thread used last */
+
+/* This thread's cache for the stream, made if need be; it is the hot one then. */
+tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **cache);
+/* Empties a cache into its lane. pre: the lock is held, and the caller owns it or has revoked it.
+ */
+void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache);
+/* Moves up to half a stack's capacity from the lane's bin to the stack. */
+void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
+/* Moves the older half of a stack to the lane's bin. */
+void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
+/* Empties the caches of all threads: of one lane, or of all for 0. */
+void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_final);
+void tarni_caches_close(tarn_heap *heap);
+
+/* The owner goes in. False: somebody else has the cache now; take heap->lock instead.
+ * The partner of this is cache_revoke in cache.c: it sets is_revoked, makes every thread pass a
+ * barrier (membarrier), then waits for is_busy to be 0. So either the owner sees is_revoked here,
+ * or the other one sees is_busy. */
+static inline bool tarni_cache_enter(tarni_cache *cache) {
+  atomic_store_explicit(&cache->is_busy, 1, memory_order_relaxed);
+  atomic_signal_fence(memory_order_seq_cst);
+  if (TARNI_LIKELY(atomic_load_explicit(&cache->is_revoked, memory_order_acquire) == 0)) {
+    return true;
+  }
+  atomic_store_explicit(&cache->is_busy, 0, memory_order_release);
+  return false;
+}
+
+static inline void tarni_cache_leave(tarni_cache *cache) {
+  atomic_store_explicit(&cache->is_busy, 0, memory_order_release);
+}
+
+/* Adds to a counter that only this thread writes: no read-modify-write is needed. */
+static inline void tarni_count(_Atomic uint64_t *counter, uint64_t n) {
+  atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
+                        memory_order_relaxed);
+}
+
+/* ---- shortage.c: the ladder ---- */
+tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, uint32_t zone, uint64_t size,
+                                  uint64_t alignment, tarni_index *extent);
+
+/* ---- use.c: blocks that several streams use ---- */
+/* Makes free blocks of those whose uses are complete. */
+void tarni_uses_reap_grow(tarn_heap *heap);
+/* Frees a block that was named by tarn_use. pre: it is live; heap->lock is not held. */
+tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane);
+void tarni_uses_close(tarn_heap *heap);
+
+/* ---- block.c: what a pointer is ---- */
+typedef struct tarni_block {
+  uint64_t offset, bytes;
+  tarni_index extent;
+  bool is_live;
+} tarni_block;
+
+/* The block, live or free, that holds the offset. False: no slab is there. */
+bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block *block);
+/* Says why a pointer is no live block. */
+tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *operation);
+
+#endif

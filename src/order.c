@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Lanes, tickets and fences: what must complete before memory is used again. Memory that a lane
+ * gives back gets the lane's next ticket. A fence is an event recorded on the lane's stream; it
+ * proves all tickets given before it was recorded. Events are recorded only when memory is about to
+ * leave its stream, or a mapping is to be dropped.
+ *
+ * Fail closed: where a fence cannot be recorded or asked, the lane is lost, and nothing that waits
+ * for it is ever used again. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bits.h"
+#include "internal.h"
+
+/* ---- Orders ---- */
+
+bool tarni_order_add(tarni_order *order, tarni_index lane, uint64_t ticket) {
+  if (lane == TARNI_LANE_COMMON) {
+    return true;
+  }
+  for (uint32_t i = 0; i < order->n; i++) {
+    if (order->at[i].lane == lane) {
+      order->at[i].ticket = tarni_max(order->at[i].ticket, ticket);
+      return true;
+    }
+  }
+  if (order->n == TARNI_ORDER_MAX) {
+    return false;
+  }
+  order->at[order->n++] = (tarni_order_entry){.lane = lane, .ticket = ticket};
+  return true;
+}
+
+bool tarni_order_unite(tarni_order *order, const tarni_order *other) {
+  tarni_order united = *order;
+  for (uint32_t i = 0; i < other->n; i++) {
+    if (!tarni_order_add(&united, other->at[i].lane, other->at[i].ticket)) {
+      return false;
+    }
+  }
+  *order = united;
+  return true;
+}
+
+static bool entry_is_complete(const tarn_heap *heap, const tarni_order_entry *entry) {
+  return entry->ticket <= heap->lanes[entry->lane].complete;
+}
+
+static bool entry_is_met(const tarn_heap *heap, const tarni_order_entry *entry, tarni_index lane) {
+  const tarni_lane *by = &heap->lanes[lane];
+  return entry->lane == lane || entry_is_complete(heap, entry) ||
+         (entry->lane < by->n_waited && by->waited[entry->lane] >= entry->ticket);
+}
+
+bool tarni_order_is_met_locked(const tarn_heap *heap, const tarni_order *order, tarni_index lane) {
+  for (uint32_t i = 0; i < order->n; i++) {
+    if (!entry_is_met(heap, &order->at[i], lane)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool tarni_order_is_complete_locked(const tarn_heap *heap, const tarni_order *order) {
+  for (uint32_t i = 0; i < order->n; i++) {
+    if (!entry_is_complete(heap, &order->at[i])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool tarni_order_is_lost_locked(const tarn_heap *heap, const tarni_order *order) {
+  for (uint32_t i = 0; i < order->n; i++) {
+    if (heap->lanes[order->at[i].lane].is_lost && !entry_is_complete(heap, &order->at[i])) {
+      return true;
+    }
+  }
+  return false;
+}
+
+uint64_t tarni_ticket_locked(tarn_heap *heap, tarni_index lane) {
+  return lane == TARNI_LANE_COMMON ? 0 : ++heap->lanes[lane].ticket;
+}
+
+/* ---- Fences ---- */
+
+static tarn_status lane_lost(tarn_heap *heap, tarni_index lane, const char *operation) {
+  tarni_lock_acquire(&heap->lock);
+  tarni_lane *known = &heap->lanes[lane];
+  known->is_lost = true;
+  const uint64_t id = known->stream_id;
+  tarni_lock_release(&heap->lock);
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_STATE, operation, &facts,
+                    "Retire a stream (tarn_stream_retire) before it is destroyed.",
+                    "stream %llu is gone or broken; memory that waits for it is quarantined",
+                    (unsigned long long)id);
+}
+
+/* The oldest fence is complete, or its completion was awaited. */
+static void fence_drop_oldest_locked(tarni_lane *lane) {
+  tarni_fence *fence = &lane->fences[lane->first_fence];
+  lane->complete = tarni_max(lane->complete, fence->ticket);
+  fence->ticket = 0;
+  lane->first_fence = (lane->first_fence + 1) % TARNI_FENCES;
+  lane->n_fences--;
+}
+
+/* Asks for one lane's oldest fence. */
+static tarn_status fence_poll(tarn_heap *heap, tarni_index index) {
+  tarni_lane *lane = &heap->lanes[index];
+  const tarni_event event = lane->fences[lane->first_fence].event;
+  const tarn_status status = tarni_port_event_query(heap->port, event);
+  if (status == TARN_OK) {
+    tarni_lock_acquire(&heap->lock);
+    fence_drop_oldest_locked(lane);
+    tarni_lock_release(&heap->lock);
+  }
+  return status;
+}
+
+/* A place for one more fence; waits for the oldest when all are under way. */
+static tarn_status fence_room(tarn_heap *heap, tarni_index index, tarni_fence **fence) {
+  tarni_lane *lane = &heap->lanes[index];
+  if (lane->n_fences == TARNI_FENCES) {
+    const tarn_status status = fence_poll(heap, index);
+    if (status == TARN_NOT_READY) {
+      /* The newest one is recorded anew: it proves more, a little later. */
+      *fence = &lane->fences[(lane->first_fence + TARNI_FENCES - 1) % TARNI_FENCES];
+      return TARN_OK;
+    }
+    TARN_TRY(status);
+  }
+  *fence = &lane->fences[(lane->first_fence + lane->n_fences) % TARNI_FENCES];
+  return (*fence)->event != NULL ? TARN_OK : tarni_port_event_create(heap->port, &(*fence)->event);
+}
+
+/* Records a fence for the ticket unless there is one. */
+static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t ticket) {
+  tarni_lane *lane = &heap->lanes[index];
+  if (lane->fenced >= ticket || lane->complete >= ticket) {
+    return TARN_OK;
+  }
+  if (lane->is_lost || lane->is_retired) {
+    return lane_lost(heap, index, "tarn_alloc");
+  }
+  tarni_fence *fence;
+  TARN_TRY(fence_room(heap, index, &fence));
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t proven = lane->ticket; /* all that was given back before the record below */
+  tarni_lock_release(&heap->lock);
+  const tarn_status status = tarni_port_event_record(heap->port, fence->event, lane->stream);
+  if (status == TARN_INVALID || status == TARN_DEVICE_LOST) {
+    return lane_lost(heap, index, "tarn_alloc");
+  }
+  TARN_TRY(status);
+  tarni_lock_acquire(&heap->lock);
+  lane->n_fences += fence->ticket == 0;
+  fence->ticket = proven;
+  lane->fenced = proven;
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
+tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order) {
+  for (uint32_t i = 0; i < order->n; i++) {
+    TARN_TRY(fence_record(heap, order->at[i].lane, order->at[i].ticket));
+  }
+  return TARN_OK;
+}
+
+/* Room to note what a lane has waited for. */
+static tarn_status waited_room(tarn_heap *heap, tarni_lane *lane, tarni_index other) {
+  if (other < lane->n_waited) {
+    return TARN_OK;
+  }
+  const uint32_t n = heap->n_lanes + 8;
+  uint64_t *waited = realloc(lane->waited, n * sizeof(*waited));
+  if (waited == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
+                      "no host memory for the order of %u streams", n);
+  }
+  memset(waited + lane->n_waited, 0, (n - lane->n_waited) * sizeof(*waited));
+  lane->waited = waited;
+  lane->n_waited = n;
+  return TARN_OK;
+}
+
+static tarn_status entry_wait(tarn_heap *heap, const tarni_order_entry *entry, tarni_index index) {
+  tarni_lane *lane = &heap->lanes[index];
+  const tarni_lane *other = &heap->lanes[entry->lane];
+  tarni_lock_acquire(&heap->lock);
+  const bool is_met = entry_is_met(heap, entry, index);
+  const tarn_status room = is_met ? TARN_OK : waited_room(heap, lane, entry->lane);
+  tarni_lock_release(&heap->lock);
+  if (is_met) {
+    return TARN_OK;
+  }
+  TARN_TRY(room);
+  TARN_TRY(fence_record(heap, entry->lane, entry->ticket));
+  /* The oldest fence that proves the ticket: the shortest wait. */
+  for (uint32_t i = 0; i < other->n_fences; i++) {
+    const tarni_fence *fence = &other->fences[(other->first_fence + i) % TARNI_FENCES];
+    if (fence->ticket >= entry->ticket) {
+      TARN_TRY(tarni_port_event_wait(heap->port, lane->stream, fence->event));
+      tarni_lock_acquire(&heap->lock);
+      lane->waited[entry->lane] = tarni_max(lane->waited[entry->lane], fence->ticket);
+      heap->waits++;
+      tarni_lock_release(&heap->lock);
+      return TARN_OK;
+    }
+  }
+  return TARN_OK; /* complete by now */
+}
+
+tarn_status tarni_order_wait_grow(tarn_heap *heap, const tarni_order *order, tarni_index lane) {
+  for (uint32_t i = 0; i < order->n; i++) {
+    TARN_TRY(entry_wait(heap, &order->at[i], lane));
+  }
+  return TARN_OK;
+}
+
+bool tarni_fences_poll_grow(tarn_heap *heap) {
+  bool is_news = false;
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    while (heap->lanes[i].n_fences != 0 && !heap->lanes[i].is_lost) {
+      const tarn_status status = fence_poll(heap, i);
+      if (status != TARN_OK) {
+        break; /* not ready, or not to be asked now (a capture): nothing is known, nothing is lost
+                */
+      }
+      is_news = true;
+    }
+  }
+  return is_news;
+}
+
+bool tarni_fences_wait_grow(tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    if (lane->n_fences != 0 && !lane->is_lost &&
+        tarni_port_event_sync(heap->port, lane->fences[lane->first_fence].event) == TARN_OK) {
+      tarni_lock_acquire(&heap->lock);
+      fence_drop_oldest_locked(lane);
+      tarni_lock_release(&heap->lock);
+      return true;
+    }
+  }
+  return false;
+}
+
+/* ---- Lanes ---- */
+
+static tarni_index lane_by_id(const tarn_heap *heap, uint64_t stream_id) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    if (heap->lanes[i].stream_id == stream_id && !heap->lanes[i].is_retired) {
+      return i;
+    }
+  }
+  return 0;
+}
+
+static tarni_index lane_unused(tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    if (heap->lanes[i].stream_id == 0) {
+      return i;
+    }
+  }
+  return heap->n_lanes < heap->max_lanes ? heap->n_lanes++ : 0;
+}
+
+/* A new lane goes on with the tickets of the one that had the record before: what others have
+ * waited for stays true. */
+static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) {
+  lane->stream_id = stream_id;
+  lane->stream = stream;
+  lane->is_retired = false;
+  if (lane->waited != NULL) {
+    memset(lane->waited, 0, lane->n_waited * sizeof(*lane->waited));
+  }
+}
+
+tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+  uint64_t id;
+  *lane = 0;
+  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
+  tarni_lock_acquire(&heap->lock);
+  *lane = lane_by_id(heap, id);
+  if (*lane == 0) {
+    *lane = lane_unused(heap);
+    if (*lane != 0) {
+      lane_open(&heap->lanes[*lane], id, stream);
+    }
+  }
+  tarni_lock_release(&heap->lock);
+  if (*lane == 0) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts,
+                      "Retire streams that are no longer used (tarn_stream_retire).",
+                      "the heap knows %u streams already", heap->max_lanes - 1);
+  }
+  return TARN_OK;
+}
+
+tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index) {
+  tarni_lane *lane = &heap->lanes[index];
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t ticket = tarni_ticket_locked(heap, index);
+  tarni_lock_release(&heap->lock);
+  TARN_TRY(fence_record(heap, index, ticket));
+  tarni_lock_acquire(&heap->lock);
+  lane->is_retired = true;
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
+void tarni_lanes_close(tarn_heap *heap) {
+  for (tarni_index i = 0; heap->lanes != NULL && i < heap->n_lanes; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    for (uint32_t j = 0; j < TARNI_FENCES; j++) {
+      if (lane->fences[j].event != NULL) {
+        (void)tarni_port_event_destroy(heap->port, lane->fences[j].event);
+      }
+    }
+    free(lane->waited);
+  }
+  free(heap->lanes);
+}

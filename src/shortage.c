@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The ladder: what is tried, in which order, when there is no room for an allocation. Each step is
+ * taken only if the one before did not help. Only true shortage climbs it: any other error of the
+ * driver is reported as itself.
+ *
+ *   complete   fences that are complete by now; what waited for them is free
+ *   collect    slabs of this lane with no live block; the thread's own cache
+ *   steal      what other lanes have freed, behind a GPU-side wait (policy `always`)
+ *   grow       idle chunks moved here, then new ones
+ *   others     the caches of all threads, the slabs of all lanes
+ *   steal      (policy `when short`), and idle chunks of other lanes
+ *   trim       idle chunks that do not fit anywhere go back to the device, which may have others
+ *   wait       for the oldest fence, on the host
+ *   ask        the owner's callback */
+#include "base/bits.h"
+#include "internal.h"
+
+typedef struct shortage {
+  tarn_heap *heap;
+  tarni_cache *cache;
+  uint32_t zone;
+  uint64_t size, alignment;
+  tarni_index extent; /* found */
+} shortage;
+
+/* Addresses count: those of zombies come back. */
+static bool is_shortage(tarn_status status) {
+  return status == TARN_DEVICE_MEMORY || status == TARN_LIMIT || status == TARN_ADDRESS_SPACE;
+}
+
+/* Whether there is room by now that takes no driver call. */
+static bool try_ready(shortage *need) {
+  tarn_heap *heap = need->heap;
+  tarni_lock_acquire(&heap->lock);
+  need->extent =
+      tarni_chunk_ready_locked(heap, need->cache->lane, need->zone, need->size, need->alignment);
+  tarni_lock_release(&heap->lock);
+  return need->extent != 0;
+}
+
+/* Lanes of retired streams whose work is complete: what they hold is everybody's. */
+static void settle_retired(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    if (lane->is_retired && lane->stream_id != 0 && lane->complete >= lane->ticket) {
+      tarni_lane_settle_locked(heap, i);
+      lane->stream_id = 0;
+    }
+  }
+  tarni_lock_release(&heap->lock);
+}
+
+static void reap(tarn_heap *heap) {
+  (void)tarni_fences_poll_grow(heap);
+  settle_retired(heap);
+  tarni_uses_reap_grow(heap);
+  tarni_chunk_reap_grow(heap);
+}
+
+static void collect_own(shortage *need) {
+  tarn_heap *heap = need->heap;
+  tarni_lock_acquire(&heap->lock);
+  tarni_cache_empty_locked(heap, need->cache);
+  tarni_slab_collect_locked(heap, need->cache->lane, need->cache->lane + 1);
+  tarni_lock_release(&heap->lock);
+}
+
+static void collect_all(shortage *need) {
+  tarn_heap *heap = need->heap;
+  tarni_lock_acquire(&heap->lock);
+  tarni_cache_empty_all_locked(heap, 0, false);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
+  tarni_lock_release(&heap->lock);
+}
+
+static tarn_status try_steal(shortage *need) {
+  return tarni_chunk_steal_grow(need->heap, need->cache->lane, need->zone, need->size,
+                                need->alignment, &need->extent);
+}
+
+static tarn_status try_grow(shortage *need, bool may_steal) {
+  return tarni_chunk_grow_grow(need->heap, need->cache->lane, need->zone, need->size,
+                               need->alignment, may_steal, &need->extent);
+}
+
+/* The steps that need nothing from anybody else. */
+static tarn_status climb_alone(shortage *need) {
+  const bool may_steal = need->heap->config.stealing == TARN_STEAL_ALWAYS;
+  reap(need->heap);
+  if (try_ready(need)) {
+    return TARN_OK;
+  }
+  collect_own(need);
+  if (try_ready(need)) {
+    return TARN_OK;
+  }
+  if (may_steal) {
+    collect_all(need);
+    TARN_TRY(try_steal(need));
+    if (need->extent != 0) {
+      return TARN_OK;
+    }
+  }
+  return try_grow(need, may_steal);
+}
+
+/* The steps under true shortage. */
+static tarn_status climb_together(shortage *need, tarn_status status) {
+  tarn_heap *heap = need->heap;
+  const bool may_steal = heap->config.stealing != TARN_STEAL_NEVER;
+  collect_all(need);
+  if (try_ready(need)) {
+    return TARN_OK;
+  }
+  if (may_steal) {
+    TARN_TRY(try_steal(need));
+    if (need->extent != 0) {
+      return TARN_OK;
+    }
+  }
+  status = try_grow(need, may_steal);
+  while (is_shortage(status)) {
+    const uint64_t held = heap->reserved_bytes;
+    if (tarni_chunk_trim_grow(heap, held - tarni_min(held, need->size)) == TARN_OK &&
+        heap->reserved_bytes < held) {
+      status = try_grow(need, may_steal);
+    } else if (tarni_fences_wait_grow(heap)) {
+      reap(heap);
+      status = try_ready(need) ? TARN_OK : try_grow(need, may_steal);
+    } else {
+      return status;
+    }
+  }
+  return status;
+}
+
+static uint64_t largest_free_locked(const tarn_heap *heap) {
+  uint64_t largest = 0;
+  for (uint32_t zone = 0; zone < 2; zone++) {
+    for (uint32_t tree = 1; tree < heap->max_lanes + 2; tree++) {
+      const tarni_index root = heap->zones[zone].trees[tree];
+      largest = root != 0 ? tarni_max(largest, heap->extents[root].largest) : largest;
+    }
+  }
+  return largest;
+}
+
+/* The error with all the numbers. The driver's own code is kept from the error before it. */
+static tarn_status shortage_fail(const shortage *need, tarn_status status) {
+  tarn_heap *heap = need->heap;
+  tarn_error cause = {.size = sizeof(cause)};
+  (void)tarn_last_error(&cause);
+  tarn_heap_stats stats = {.size = sizeof(stats)};
+  (void)tarn_heap_get_stats(heap, &stats);
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t largest = largest_free_locked(heap);
+  tarni_lock_release(&heap->lock);
+  const tarni_facts facts = {.device = heap->port->device.name,
+                             .requested_bytes = need->size,
+                             .available_bytes = largest,
+                             .driver_code = cause.driver_code,
+                             .driver_name = cause.driver_name};
+  return tarni_fail(status, "tarn_alloc", &facts,
+                    "Free blocks, trim other heaps, or raise the limit.",
+                    "no room for %llu bytes: live %llu, cached %llu, pending %llu, held %llu of "
+                    "at most %llu, largest free %llu%s%s",
+                    (unsigned long long)need->size, (unsigned long long)stats.live_bytes,
+                    (unsigned long long)stats.cached_bytes, (unsigned long long)stats.pending_bytes,
+                    (unsigned long long)stats.reserved_bytes, (unsigned long long)stats.limit_bytes,
+                    (unsigned long long)largest,
+                    cause.driver_name[0] != '\0' ? "; the driver said " : "", cause.driver_name);
+}
+
+static tarn_status climb(shortage *need) {
+  tarn_status status = climb_alone(need);
+  if (is_shortage(status)) {
+    status = climb_together(need, status);
+  }
+  return status;
+}
+
+/* post: TARN_OK and *extent is BUSY and the caller's, or 0: look into the bins again. */
+tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, uint32_t zone, uint64_t size,
+                                  uint64_t alignment, tarni_index *extent) {
+  shortage need = {
+      .heap = heap, .cache = cache, .zone = zone, .size = size, .alignment = alignment};
+  tarn_status status;
+  for (;;) {
+    tarni_lock_acquire(&heap->grow);
+    status = climb(&need);
+    tarni_lock_release(&heap->grow);
+    if (!is_shortage(status) || heap->config.on_shortage == NULL ||
+        !heap->config.on_shortage(heap, size, heap->config.on_shortage_user)) {
+      break;
+    }
+  }
+  *extent = need.extent;
+  return is_shortage(status) ? shortage_fail(&need, status) : status;
+}

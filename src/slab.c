@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Slabs: extents cut into equal blocks, and the lanes' bins of free blocks. A bin is a list through
+ * heap->links, so that giving a block back needs no memory (I7). Blocks up to 64 KiB share a slab;
+ * larger ones have one each. A slab does not know which of its blocks are free: that is counted
+ * when slabs are collected, which happens only when the heap would have to grow.
+ *
+ * Everything is under heap->lock. Knows nothing about threads. */
+#include "base/bits.h"
+#include "internal.h"
+
+uint64_t tarni_slab_bytes(uint32_t class_index) {
+  const uint64_t block = tarni_class_size(class_index);
+  if (block > TARNI_SHARED_BLOCK_MAX) {
+    return tarni_align_up(block, TARNI_GRANULE);
+  }
+  return tarni_max(tarni_align_up(block * TARNI_SLAB_MIN_BLOCKS, TARNI_GRANULE),
+                   TARNI_SLAB_MIN_BYTES);
+}
+
+/* ---- Bins ---- */
+
+void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item) {
+  tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+  heap->links[item] = bin->head;
+  bin->head = item + 1;
+  bin->n++;
+}
+
+static uint32_t bin_pop(tarn_heap *heap, tarni_bin *bin) {
+  if (bin->head == 0) {
+    return UINT32_MAX;
+  }
+  const uint32_t item = bin->head - 1;
+  bin->head = heap->links[item];
+  bin->n--;
+  return item;
+}
+
+uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
+  const uint32_t item = bin_pop(heap, &heap->lanes[lane].bins[class_index]);
+  return item != UINT32_MAX ? item
+                            : bin_pop(heap, &heap->lanes[TARNI_LANE_COMMON].bins[class_index]);
+}
+
+/* ---- Slabs ---- */
+
+static void pages_set(tarn_heap *heap, const tarni_extent *extent, tarni_index value) {
+  const uint64_t first = extent->offset >> TARNI_GRANULE_LOG2;
+  for (uint64_t i = 0; i < extent->size >> TARNI_GRANULE_LOG2; i++) {
+    heap->pages[first + i] = value;
+  }
+}
+
+void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane,
+                            uint32_t class_index) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  tarn_assert(extent->kind == TARNI_EXTENT_BUSY);
+  extent->kind = TARNI_EXTENT_SLAB;
+  extent->class_index = (uint8_t)class_index;
+  extent->lane = lane;
+  extent->has_uses = false;
+  extent->n_seen = 0;
+  extent->link = 0;
+  extent->order = (tarni_order){0};
+  pages_set(heap, extent, index);
+  tarni_chunk_use_locked(heap, extent->offset, extent->size, true);
+  if (class_index == TARNI_CLASS_COUNT) {
+    extent->n_blocks = 1;
+    extent->block_bytes_256 = 0;
+    extent->state = TARNI_BLOCK_LIVE;
+    return;
+  }
+  const uint64_t block = tarni_class_size(class_index);
+  extent->n_blocks = (uint32_t)(extent->size / block);
+  extent->block_bytes_256 = (uint32_t)(block >> 8);
+  for (uint32_t i = extent->n_blocks; i-- != 0;) { /* the lowest is taken first */
+    const uint32_t item = (uint32_t)((extent->offset >> 8) + i * (block >> 8));
+    tarn_assert(heap->states[item] == 0);
+    tarni_bin_put_locked(heap, lane, class_index, item);
+  }
+}
+
+void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_order *order) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  tarn_assert(extent->kind == TARNI_EXTENT_SLAB);
+  pages_set(heap, extent, 0);
+  tarni_chunk_use_locked(heap, extent->offset, extent->size, false);
+  extent->kind = TARNI_EXTENT_BUSY;
+  tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, order);
+}
+
+/* ---- Collecting ---- */
+
+static tarni_index slab_of(const tarn_heap *heap, uint32_t item) {
+  return heap->pages[item >> (TARNI_GRANULE_LOG2 - 8)];
+}
+
+/* Counts the free blocks of each slab, and which lanes have them. */
+static void count_bin(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
+  const tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+  const uint64_t ticket = bin->n != 0 ? tarni_ticket_locked(heap, lane) : 0;
+  for (uint32_t at = bin->head; at != 0; at = heap->links[at - 1]) {
+    tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, at - 1));
+    slab->n_seen++;
+    if (!tarni_order_add(&slab->order, lane, ticket)) {
+      slab->n_seen = UINT32_MAX / 2; /* free by too many lanes: it stays as it is */
+    }
+  }
+}
+
+/* Takes the blocks of slabs that are wholly free out of a bin; notes those slabs in a list. */
+static void sift_bin(tarn_heap *heap, tarni_bin *bin, tarni_index *released) {
+  uint32_t *link = &bin->head;
+  while (*link != 0) {
+    const uint32_t item = *link - 1;
+    const tarni_index index = slab_of(heap, item);
+    tarni_extent *slab = tarni_extent_at(heap, index);
+    if (slab->n_seen != slab->n_blocks) {
+      link = &heap->links[item];
+      continue;
+    }
+    *link = heap->links[item];
+    bin->n--;
+    if (slab->link == 0 && *released != index) {
+      slab->link = *released != 0 ? *released : index; /* the last one points at itself */
+      *released = index;
+    }
+  }
+}
+
+static void forget_counts(tarn_heap *heap, const tarni_bin *bin) {
+  for (uint32_t at = bin->head; at != 0; at = heap->links[at - 1]) {
+    tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, at - 1));
+    slab->n_seen = 0;
+    slab->order = (tarni_order){0};
+  }
+}
+
+void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end) {
+  for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
+    tarni_index released = 0;
+    for (tarni_index lane = first; lane < end; lane++) {
+      count_bin(heap, lane, class_index);
+    }
+    for (tarni_index lane = first; lane < end; lane++) {
+      sift_bin(heap, &heap->lanes[lane].bins[class_index], &released);
+    }
+    for (tarni_index lane = first; lane < end; lane++) {
+      forget_counts(heap, &heap->lanes[lane].bins[class_index]);
+    }
+    while (released != 0) {
+      tarni_extent *slab = tarni_extent_at(heap, released);
+      const tarni_index index = released;
+      released = slab->link == index ? 0 : slab->link;
+      slab->link = 0;
+      const tarni_order order = slab->order;
+      tarni_slab_release_locked(heap, index, &order);
+    }
+  }
+}
+
+/* ---- Lanes that are done ---- */
+
+static void bin_splice(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
+  tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+  for (uint32_t item = bin_pop(heap, bin); item != UINT32_MAX; item = bin_pop(heap, bin)) {
+    tarni_bin_put_locked(heap, TARNI_LANE_COMMON, class_index, item);
+  }
+}
+
+void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane) {
+  static const tarni_order complete = {0};
+  for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
+    bin_splice(heap, lane, class_index);
+  }
+  for (uint32_t zone = 0; zone < 2; zone++) {
+    for (;;) {
+      const tarni_index index = heap->zones[zone].trees[1 + lane];
+      if (index == 0) {
+        break;
+      }
+      tarni_extent_take_locked(heap, index);
+      tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, &complete);
+    }
+  }
+}

@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The model of the device heap: every struct with its invariants. Cross-file functions are in
+ * internal.h. Glossary:
+ *   granule   16 KiB: extents begin and end at multiples of it
+ *   unit      the device's granularity (2 MiB): chunks are made of whole units
+ *   zone      half of the heap's addresses: blocks up to 1 MiB in one, larger ones in the other
+ *   extent    an address range of a zone, with a record. Extents partition the zone: each address
+ *             belongs to exactly one. What an extent is, its kind says.
+ *   slab      an extent cut into equal blocks; a large block is a slab of one
+ *   lane      what the heap knows about one stream: its fences, and the blocks it has freed
+ *   ticket    the how-manieth giving-back of a lane. A fence with ticket T proves all up to T.
+ *   order     lanes and tickets that must be complete before some memory is used by others
+ *   cache     one thread's store of free blocks of one lane
+ *
+ * Locks: `grow` (rank DRIVER) serialises everything that calls the driver; `lock` (rank HEAP)
+ * guards the structures and is never held during a driver call. A hit takes neither: a cache
+ * belongs to its thread, and whoever else must reach into it revokes it first (cache.c).
+ */
+#ifndef TARNI_TYPES_H
+#define TARNI_TYPES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "algo/sizeclass.h"
+#include "base/lock.h"
+#include "port/port.h"
+#include "tarn/heap.h"
+
+enum {
+  TARNI_GRANULE_LOG2 = 14,
+  TARNI_GRANULE = 1 << TARNI_GRANULE_LOG2,
+  TARNI_SLAB_MIN_BLOCKS = 8, /* blocks up to 64 KiB share a slab, larger ones do not */
+  TARNI_SHARED_BLOCK_MAX = 64 << 10,
+  TARNI_SLAB_MIN_BYTES = 64 << 10,
+  TARNI_ORDER_MAX = 4,    /* lanes that one extent may wait for; more are not merged */
+  TARNI_LARGE_CACHED = 8, /* large blocks that a cache keeps */
+  TARNI_FENCES = 4,       /* events that a lane has under way at most */
+  TARNI_LANE_COMMON = 0,  /* the lane of what is known to be complete: usable by all */
+};
+
+typedef uint32_t tarni_index; /* of an extent, a lane, a chunk; 0 is none (lane 0 is common) */
+
+/* ---- Order ---- */
+
+typedef struct tarni_order_entry {
+  uint64_t ticket;
+  tarni_index lane;
+} tarni_order_entry;
+
+typedef struct tarni_order {
+  uint32_t n; /* 0: complete */
+  tarni_order_entry at[TARNI_ORDER_MAX];
+} tarni_order;
+
+/* ---- Extents ---- */
+
+typedef enum tarni_extent_kind {
+  TARNI_EXTENT_UNUSED = 0, /* a record without an address */
+  TARNI_EXTENT_VOID,       /* free addresses, nothing mapped */
+  TARNI_EXTENT_FREE,       /* mapped, free; in the tree of its order */
+  TARNI_EXTENT_SLAB,       /* mapped, cut into blocks */
+  TARNI_EXTENT_ZOMBIE,     /* a chunk has left; to be unmapped when its order is complete */
+  TARNI_EXTENT_BUSY,       /* taken out of the trees by a thread that is at work on it */
+} tarni_extent_kind;
+
+typedef struct tarni_extent {
+  /* lock HEAP, except what a block's owner may read (address to class_index): */
+  uint64_t offset; /* from the heap's first address; a multiple of the granule */
+  uint64_t size;
+  uint32_t block_bytes_256; /* SLAB: size of a block / 256, for slabs of several blocks */
+  uint32_t n_blocks;
+  uint8_t kind;
+  uint8_t class_index;        /* SLAB: TARNI_CLASS_COUNT for a large block */
+  uint8_t state;              /* large block: tarni_block_state */
+  bool has_uses;              /* large block: named by tarn_use */
+  tarni_index lane;           /* SLAB: who had it made; for reports */
+  tarni_index previous, next; /* neighbours in address order; 0 at a zone's end */
+  /* FREE, VOID: node of a tree ordered by offset, heap-ordered by a hash of the index */
+  tarni_index tree; /* which one */
+  tarni_index left, right;
+  uint64_t largest; /* size of the largest extent below this node */
+  /* ZOMBIE, unused: */
+  tarni_index link;
+  tarni_index chunk; /* ZOMBIE: a chunk to be released after the unmapping, or 0 */
+  uint32_t n_seen;   /* SLAB: free blocks counted while collecting */
+  tarni_order order; /* FREE, ZOMBIE */
+} tarni_extent;
+
+typedef enum tarni_block_state { TARNI_BLOCK_FREE = 0, TARNI_BLOCK_LIVE = 1 } tarni_block_state;
+
+/* ---- Chunks ---- */
+
+typedef struct tarni_phys {
+  tarni_chunk handle;
+  uint32_t first_unit; /* where it is mapped */
+  uint32_t n_units;
+  uint32_t n_used;          /* granules of it that are in slabs; 0: idle */
+  tarni_index newer, older; /* idle: the list by age; unused: newer links the free records */
+} tarni_phys;
+
+/* ---- Lanes ---- */
+
+typedef struct tarni_fence {
+  tarni_event event;
+  uint64_t ticket; /* proves all tickets up to this one; 0: not recorded */
+} tarni_fence;
+
+typedef struct tarni_bin { /* free blocks of one class, linked through heap->links */
+  uint32_t head;           /* offset / 256 + 1; 0: empty */
+  uint32_t n;
+} tarni_bin;
+
+typedef struct tarni_lane {
+  uint64_t stream_id; /* 0: the record is unused (but for the common lane) */
+  tarn_stream stream;
+  bool is_retired;                  /* no more fences can be recorded; waits for the last one */
+  bool is_lost;                     /* a fence failed: what waits for it is quarantined */
+  uint64_t ticket;                  /* last one given */
+  uint64_t complete;                /* all up to this one are known to be complete */
+  uint64_t fenced;                  /* all up to this one are behind a recorded fence */
+  tarni_fence fences[TARNI_FENCES]; /* a ring, oldest first */
+  uint32_t first_fence, n_fences;
+  uint64_t *waited; /* for each other lane the ticket that this stream has been made to wait for */
+  uint32_t n_waited;
+  tarni_bin bins[TARNI_CLASS_COUNT];
+  uint64_t cached_bytes; /* in bins */
+} tarni_lane;
+
+/* A block that was named by tarn_use. Made there, so that freeing needs no memory. */
+typedef struct tarni_uses {
+  struct tarni_uses *next;
+  uint64_t offset; /* of the block */
+  uint64_t bytes;
+  uint32_t n_lanes, capacity;
+  tarni_index free_lane; /* once freed */
+  uint64_t free_ticket;
+  tarni_order_entry lanes[];
+} tarni_uses;
+
+/* ---- Caches ---- */
+
+typedef struct tarni_stack { /* free blocks of one class: offsets / 256 */
+  uint16_t n;
+  uint16_t capacity;
+  uint32_t first;          /* index into the cache's items */
+  _Atomic uint64_t allocs; /* owner writes, others read: blocks of this class handed out here */
+  _Atomic uint64_t frees;  /* and given back here */
+} tarni_stack;
+
+typedef struct tarni_large {
+  uint32_t granules;
+  tarni_index extent;
+} tarni_large;
+
+typedef struct tarni_cache {
+  /* owner, or whoever has revoked it: */
+  _Atomic(struct tarn_heap *) heap; /* NULL: the heap is gone */
+  tarn_stream stream;               /* TARNI_NO_STREAM when its lane is gone */
+  tarni_index lane;
+  uint32_t n_large;
+  /* atomic: */
+  _Atomic uint32_t is_busy;    /* the owner is inside */
+  _Atomic uint32_t is_revoked; /* somebody else is, or waits to be */
+  /* owner writes, others read: */
+  _Atomic uint64_t large_allocs, large_frees;
+  _Atomic uint64_t large_alloc_bytes, large_free_bytes;
+  _Atomic uint64_t misses;
+  /* owner, or whoever has revoked it: */
+  tarni_stack stacks[TARNI_CLASS_COUNT];
+  tarni_large large[TARNI_LARGE_CACHED]; /* the oldest first */
+  uint32_t *items;
+  /* lock HEAP: */
+  struct tarni_cache *next_in_heap;
+  /* lock REGISTRY: */
+  struct tarni_cache *next_in_thread;
+} tarni_cache;
+
+#define TARNI_NO_STREAM ((tarn_stream)(intptr_t)-1)
+
+/* ---- The heap ---- */
+
+enum { TARNI_TREE_VOID = 0 }; /* trees[0] of a zone; trees[1 + lane] hold what lanes have freed */
+
+typedef struct tarni_zone {
+  uint64_t first, end; /* offsets */
+  tarni_index *trees;  /* roots: void, then one a lane, the last for orders of several lanes */
+} tarni_zone;
+
+struct tarn_heap {
+  /* immutable after create: */
+  tarni_port *port;
+  tarn_heap_config config;
+  tarn_ptr base;
+  uint64_t size;      /* of the reservation */
+  uint64_t small_end; /* offset where the zone of large blocks begins */
+  uint64_t unit;      /* bytes */
+  uint8_t *states;    /* a byte for each 256 of the small zone: tarni_small_state */
+  uint32_t *links;    /* likewise a word: the next block of a bin */
+  tarni_index *pages; /* for each granule of the heap the extent of a slab, else 0 */
+  tarni_index *units; /* for each unit the chunk mapped there, else 0 */
+  tarni_extent *extents;
+  tarni_phys *chunks;
+  uint32_t max_extents, max_chunks, max_lanes;
+  /* lock HEAP: */
+  tarni_lock lock;
+  tarni_zone zones[2];
+  tarni_lane *lanes;
+  uint32_t n_lanes;
+  uint32_t n_extents, n_chunks; /* records ever used */
+  tarni_index free_extent, free_chunk;
+  tarni_index oldest_idle, newest_idle;
+  tarni_index zombies;
+  tarni_uses **uses; /* hash table of live blocks with uses */
+  uint32_t n_uses, uses_capacity;
+  tarni_uses *pending; /* freed blocks with uses */
+  tarni_cache *caches;
+  uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes, quarantined_bytes;
+  uint64_t used_bytes, used_peak_bytes; /* in slabs */
+  uint64_t moved_chunks, waits;
+  /* of caches that are gone: */
+  uint64_t allocs, frees, alloc_bytes, free_bytes, misses;
+  /* lock DRIVER: */
+  tarni_lock grow;
+};
+
+/* The byte of a small block's first 256 bytes; 0 for all others. */
+enum {
+  TARNI_SMALL_LIVE = 1,    /* plus the class */
+  TARNI_SMALL_USED = 0x80, /* or'ed to it: named by tarn_use */
+};
+
+#endif

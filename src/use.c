@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Blocks that several streams use (tarn_use). While such a block is live it has an entry in a hash
+ * table; when it is freed the entry becomes a pending one, with a ticket of each lane that used it,
+ * and the block is free once all of them are complete. The entry is made by tarn_use, so freeing
+ * needs no memory (I7). Under heap->lock. */
+#include <stdlib.h>
+
+#include "base/bits.h"
+#include "internal.h"
+
+static uint32_t hash_of(const tarn_heap *heap, uint64_t offset) {
+  return (uint32_t)((offset >> 8) * 0x9e3779b97f4a7c15u >> 40) & (heap->uses_capacity - 1);
+}
+
+static tarni_uses **uses_link(tarn_heap *heap, uint64_t offset) {
+  tarni_uses **link = &heap->uses[hash_of(heap, offset)];
+  while (*link != NULL && (*link)->offset != offset) {
+    link = &(*link)->next;
+  }
+  return link;
+}
+
+static bool uses_have(const tarni_uses *uses, tarni_index lane) {
+  for (uint32_t i = 0; i < uses->n_lanes; i++) {
+    if (uses->lanes[i].lane == lane) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Marks a live block so that freeing it comes here. */
+static void block_mark(tarn_heap *heap, const tarni_block *block, bool has_uses) {
+  if (block->offset < heap->small_end) {
+    uint8_t *state = &heap->states[block->offset >> 8];
+    *state = (uint8_t)(has_uses ? *state | TARNI_SMALL_USED : *state & ~TARNI_SMALL_USED);
+  } else {
+    tarni_extent_at(heap, block->extent)->has_uses = has_uses;
+  }
+}
+
+static tarn_status uses_add_locked(tarn_heap *heap, const tarni_block *block, tarni_index lane) {
+  tarni_uses **link = uses_link(heap, block->offset);
+  tarni_uses *uses = *link;
+  if (uses != NULL && uses_have(uses, lane)) {
+    return TARN_OK;
+  }
+  if (uses == NULL || uses->n_lanes == uses->capacity) {
+    const uint32_t capacity = uses != NULL ? uses->capacity * 2 : 4;
+    tarni_uses *grown = realloc(uses, sizeof(*grown) + capacity * sizeof(grown->lanes[0]));
+    if (grown == NULL) {
+      return tarni_fail(TARN_HOST_MEMORY, "tarn_use", NULL, "Free some host memory.",
+                        "no host memory to note a use");
+    }
+    if (uses == NULL) {
+      *grown = (tarni_uses){.offset = block->offset, .bytes = block->bytes};
+      block_mark(heap, block, true);
+    }
+    grown->capacity = capacity;
+    *link = uses = grown;
+  }
+  uses->lanes[uses->n_lanes++] = (tarni_order_entry){.lane = lane};
+  return TARN_OK;
+}
+
+tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
+  if (heap == NULL) {
+    return tarni_fail(TARN_INVALID, "tarn_use", NULL, "Pass a heap.", "heap is NULL");
+  }
+  if (pointer == 0) {
+    return TARN_OK;
+  }
+  tarni_index lane;
+  TARN_TRY(tarni_lane_find(heap, stream, &lane));
+  tarni_block block = {0};
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t offset = pointer - heap->base;
+  const bool is_live =
+      tarni_block_find_locked(heap, offset, &block) && block.is_live && block.offset == offset;
+  const tarn_status status = is_live ? uses_add_locked(heap, &block, lane) : TARN_OK;
+  tarni_lock_release(&heap->lock);
+  return is_live ? status : tarni_block_refuse(heap, pointer, "tarn_use");
+}
+
+/* ---- Freeing ---- */
+
+/* The block is free in the order of the lane that freed it. */
+static void block_finish_locked(tarn_heap *heap, const tarni_uses *uses) {
+  heap->pending_bytes -= uses->bytes;
+  if (uses->offset < heap->small_end) {
+    const tarni_index slab = heap->pages[uses->offset >> TARNI_GRANULE_LOG2];
+    tarni_bin_put_locked(heap, uses->free_lane, tarni_extent_at(heap, slab)->class_index,
+                         (uint32_t)(uses->offset >> 8));
+    return;
+  }
+  tarni_order order = {0};
+  (void)tarni_order_add(&order, uses->free_lane, uses->free_ticket);
+  tarni_slab_release_locked(heap, heap->pages[uses->offset >> TARNI_GRANULE_LOG2], &order);
+}
+
+tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane) {
+  tarni_lock_acquire(&heap->grow);
+  tarni_lock_acquire(&heap->lock);
+  tarni_uses **link = uses_link(heap, offset);
+  tarni_uses *uses = *link;
+  tarn_assert(uses != NULL && "a marked block has its entry");
+  *link = uses->next;
+  tarni_block block = {0};
+  (void)tarni_block_find_locked(heap, offset, &block);
+  block_mark(heap, &block, false);
+  if (offset < heap->small_end) {
+    heap->states[offset >> 8] = 0;
+  } else {
+    tarni_extent_at(heap, block.extent)->state = TARNI_BLOCK_FREE;
+  }
+  uses->free_lane = lane;
+  uses->free_ticket = tarni_ticket_locked(heap, lane);
+  for (uint32_t i = 0; i < uses->n_lanes; i++) {
+    uses->lanes[i].ticket =
+        uses->lanes[i].lane == lane ? 0 : tarni_ticket_locked(heap, uses->lanes[i].lane);
+  }
+  heap->pending_bytes += uses->bytes;
+  uses->next = heap->pending;
+  heap->pending = uses;
+  tarni_lock_release(&heap->lock);
+  /* A fence that cannot be recorded now is recorded when the block is asked for. */
+  for (uint32_t i = 0; i < uses->n_lanes; i++) {
+    const tarni_order order = {.n = uses->lanes[i].ticket != 0, .at = {uses->lanes[i]}};
+    (void)tarni_order_fence_grow(heap, &order);
+  }
+  tarni_lock_release(&heap->grow);
+  return TARN_OK;
+}
+
+static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {
+  for (uint32_t i = 0; i < uses->n_lanes; i++) {
+    if (uses->lanes[i].ticket > heap->lanes[uses->lanes[i].lane].complete) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* A pending block for which a fence is missing; NULL: none. */
+static const tarni_uses *uses_unfenced_locked(const tarn_heap *heap) {
+  for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
+    for (uint32_t i = 0; i < uses->n_lanes; i++) {
+      const tarni_lane *lane = &heap->lanes[uses->lanes[i].lane];
+      if (uses->lanes[i].ticket > lane->fenced && uses->lanes[i].ticket > lane->complete &&
+          !lane->is_lost && !lane->is_retired) {
+        return uses;
+      }
+    }
+  }
+  return NULL;
+}
+
+static void fence_missing(tarn_heap *heap) {
+  for (;;) {
+    tarni_lock_acquire(&heap->lock);
+    const tarni_uses *uses = uses_unfenced_locked(heap);
+    tarni_lock_release(&heap->lock);
+    if (uses == NULL) { /* pending ones leave only under heap->grow, which we hold */
+      return;
+    }
+    for (uint32_t i = 0; i < uses->n_lanes; i++) {
+      const tarni_order order = {.n = uses->lanes[i].ticket != 0, .at = {uses->lanes[i]}};
+      if (tarni_order_fence_grow(heap, &order) != TARN_OK) {
+        return;
+      }
+    }
+  }
+}
+
+void tarni_uses_reap_grow(tarn_heap *heap) {
+  fence_missing(heap);
+  tarni_lock_acquire(&heap->lock);
+  for (tarni_uses **link = &heap->pending; *link != NULL;) {
+    tarni_uses *uses = *link;
+    if (!uses_are_complete(heap, uses)) {
+      link = &uses->next;
+      continue;
+    }
+    *link = uses->next;
+    block_finish_locked(heap, uses);
+    free(uses);
+  }
+  tarni_lock_release(&heap->lock);
+}
+
+void tarni_uses_close(tarn_heap *heap) {
+  for (uint32_t i = 0; heap->uses != NULL && i < heap->uses_capacity; i++) {
+    while (heap->uses[i] != NULL) {
+      tarni_uses *uses = heap->uses[i];
+      heap->uses[i] = uses->next;
+      free(uses);
+    }
+  }
+  free(heap->uses);
+  while (heap->pending != NULL) {
+    tarni_uses *uses = heap->pending;
+    heap->pending = uses->next;
+    free(uses);
+  }
+}
