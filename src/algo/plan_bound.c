@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The scene of a problem: which buffers need memory, the sections of time between their begins and
+ * ends, the load of each, and from that the lower bound and where it binds. Pure, no locks.
+ *
+ * The bound of a section: every buffer starts at a multiple of the unit, so each but the highest
+ * takes its size rounded up to the unit; the highest may be the one with the most padding. */
+#include <stdlib.h>
+
+#include "algo/plan_scene.h"
+
+/* Sums stay below this, so that no later sum of two of them overflows. */
+static const uint64_t scene_limit = UINT64_C(1) << 62;
+
+static uint64_t alignment_of(const tarni_plan_buffer *buffer) {
+  return buffer->alignment == 0 ? 1 : buffer->alignment;
+}
+
+static bool needs_memory(const tarni_plan_buffer *buffer) {
+  return buffer->bytes != 0 && buffer->begin < buffer->end;
+}
+
+/* Counts what needs memory and finds the unit; refuses what is not a problem. */
+static tarn_status scene_survey(const tarni_plan_problem *problem, tarni_scene *scene) {
+  uint64_t total = 0;
+  scene->unit = UINT64_C(1) << 63;
+  for (uint32_t i = 0; i < problem->count; i++) {
+    const tarni_plan_buffer *buffer = &problem->buffers[i];
+    const uint64_t alignment = alignment_of(buffer);
+    uint64_t stack = 0;
+    if (!tarni_is_pow2(alignment)) {
+      return tarni_fail(TARN_INVALID, "plan", NULL, "Use a power of two.",
+                        "the alignment of buffer %u is %llu", i, (unsigned long long)alignment);
+    }
+    if (buffer->end < buffer->begin) {
+      return tarni_fail(TARN_INVALID, "plan", NULL, "Give each buffer a lifetime [begin, end).",
+                        "the lifetime of buffer %u ends at %llu, before it begins at %llu", i,
+                        (unsigned long long)buffer->end, (unsigned long long)buffer->begin);
+    }
+    if (!needs_memory(buffer)) {
+      continue;
+    }
+    if (!tarni_align_up_checked(buffer->bytes, alignment, &stack) ||
+        !tarni_add(total, stack, &total) || total > scene_limit) {
+      return tarni_fail(TARN_OVERFLOWED, "plan", NULL, "Check the sizes.",
+                        "the sizes up to buffer %u add up to more than 2^62 bytes", i);
+    }
+    scene->unit = tarni_min(scene->unit, alignment);
+    scene->count++;
+  }
+  return TARN_OK;
+}
+
+static bool scene_allocate(tarni_scene *scene) {
+  const size_t n = scene->count == 0 ? 1 : scene->count;
+  scene->ids = calloc(n, sizeof(*scene->ids));
+  scene->begin = calloc(n, sizeof(*scene->begin));
+  scene->end = calloc(n, sizeof(*scene->end));
+  scene->bytes = calloc(n, sizeof(*scene->bytes));
+  scene->stack = calloc(n, sizeof(*scene->stack));
+  scene->alignment = calloc(n, sizeof(*scene->alignment));
+  scene->times = calloc(2 * n, sizeof(*scene->times));
+  scene->load = calloc(2 * n, sizeof(*scene->load));
+  return scene->ids != NULL && scene->begin != NULL && scene->end != NULL && scene->bytes != NULL &&
+         scene->stack != NULL && scene->alignment != NULL && scene->times != NULL &&
+         scene->load != NULL;
+}
+
+static void scene_fill(const tarni_plan_problem *problem, tarni_scene *scene) {
+  uint32_t n = 0;
+  scene->is_plain = true;
+  for (uint32_t i = 0; i < problem->count; i++) {
+    const tarni_plan_buffer *buffer = &problem->buffers[i];
+    if (!needs_memory(buffer)) {
+      continue;
+    }
+    scene->ids[n] = i;
+    scene->bytes[n] = buffer->bytes;
+    scene->alignment[n] = alignment_of(buffer);
+    scene->stack[n] = tarni_align_up(buffer->bytes, scene->unit);
+    scene->is_plain =
+        scene->is_plain && scene->alignment[n] == scene->unit && scene->stack[n] == scene->bytes[n];
+    scene->times[2 * (size_t)n] = buffer->begin;
+    scene->times[2 * (size_t)n + 1] = buffer->end;
+    n++;
+  }
+  tarn_assert(n == scene->count);
+}
+
+static int compare_times(const void *a, const void *b) {
+  const uint64_t x = *(const uint64_t *)a;
+  const uint64_t y = *(const uint64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* The section that begins at a time. pre: one does, or the time is the last end. */
+static uint32_t section_at(const tarni_scene *scene, uint64_t time) {
+  uint32_t low = 0;
+  uint32_t high = scene->sections;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (scene->times[middle] < time) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  tarn_assert(scene->times[low] == time);
+  return low;
+}
+
+static void scene_cut(const tarni_plan_problem *problem, tarni_scene *scene) {
+  const size_t n_times = 2 * (size_t)scene->count;
+  uint32_t n = 0;
+  qsort(scene->times, n_times, sizeof(*scene->times), compare_times);
+  for (size_t i = 0; i < n_times; i++) {
+    if (n == 0 || scene->times[n - 1] != scene->times[i]) {
+      scene->times[n++] = scene->times[i];
+    }
+  }
+  scene->sections = n == 0 ? 0 : n - 1;
+  for (uint32_t i = 0; i < scene->count; i++) {
+    const tarni_plan_buffer *buffer = &problem->buffers[scene->ids[i]];
+    scene->begin[i] = section_at(scene, buffer->begin);
+    scene->end[i] = section_at(scene, buffer->end);
+  }
+}
+
+/* Loads by differences, and the largest padding of each section by painting: the widest paddings
+ * are painted over the others. */
+static tarn_status scene_bound(tarni_scene *scene) {
+  uint64_t *padding = calloc((size_t)scene->sections + 1, sizeof(*padding));
+  if (padding == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                      "no memory for %u sections", scene->sections);
+  }
+  for (uint32_t i = 0; i < scene->count; i++) {
+    const uint64_t pad = scene->stack[i] - scene->bytes[i];
+    scene->load[scene->begin[i]] += scene->stack[i];
+    scene->load[scene->end[i]] -= scene->stack[i]; /* wraps, and back in the sum below */
+    for (uint32_t s = scene->begin[i]; pad != 0 && s < scene->end[i]; s++) {
+      padding[s] = tarni_max(padding[s], pad);
+    }
+  }
+  uint64_t sum = 0;
+  for (uint32_t s = 0; s < scene->sections; s++) {
+    sum += scene->load[s];
+    scene->load[s] = sum;
+    const uint64_t bound = sum - padding[s];
+    if (bound > scene->bound) {
+      scene->bound = bound;
+      scene->bind_section = s;
+    }
+  }
+  free(padding);
+  return TARN_OK;
+}
+
+tarn_status tarni_scene_create(const tarni_plan_problem *problem, tarni_scene *scene) {
+  *scene = (tarni_scene){0};
+  TARN_TRY(scene_survey(problem, scene));
+  if (!scene_allocate(scene)) {
+    tarni_scene_destroy(scene);
+    return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                      "no memory for %u buffers", problem->count);
+  }
+  scene_fill(problem, scene);
+  scene_cut(problem, scene);
+  const tarn_status status = scene_bound(scene);
+  if (status != TARN_OK) {
+    tarni_scene_destroy(scene);
+  }
+  return status;
+}
+
+void tarni_scene_destroy(tarni_scene *scene) {
+  free(scene->ids);
+  free(scene->begin);
+  free(scene->end);
+  free(scene->bytes);
+  free(scene->stack);
+  free(scene->alignment);
+  free(scene->times);
+  free(scene->load);
+  *scene = (tarni_scene){0};
+}

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The portfolio of fast placements: buffers are taken in one of several orders and put into the
+ * lowest gap that holds them (first fit) or into the smallest one (best fit). No order wins
+ * everywhere, so all are tried and the lowest plan is kept. Pure, no locks.
+ *
+ * Placed buffers lie in shelves, sorted by offset. The first shelf holds all; each other one holds
+ * those of one stretch of time, so that a short-lived buffer, and most are, meets its neighbours
+ * only. Invariant: a buffer is in the first shelf and in each shelf whose stretch it touches. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "algo/plan_scene.h"
+
+typedef struct shelf_item {
+  uint32_t begin;
+  uint32_t end;
+  uint64_t offset;
+  uint64_t top;
+} shelf_item;
+
+typedef struct shelf {
+  shelf_item *items;
+  uint32_t count;
+  uint32_t capacity;
+} shelf;
+
+enum { SHELF_SECTIONS = 512, SHELF_MAX = 64 };
+
+typedef struct shelves {
+  shelf list[1 + SHELF_MAX];
+  uint32_t stretch; /* sections a shelf */
+} shelves;
+
+static void shelves_destroy(shelves *all) {
+  for (int i = 0; i <= SHELF_MAX; i++) {
+    free(all->list[i].items);
+  }
+}
+
+static void shelves_create(const tarni_scene *scene, shelves *all) {
+  *all = (shelves){0};
+  all->stretch = (uint32_t)tarni_max(SHELF_SECTIONS, scene->sections / SHELF_MAX + 1);
+}
+
+static bool shelf_grow(shelf *one) {
+  const uint32_t capacity = one->capacity == 0 ? 64 : 2 * one->capacity;
+  shelf_item *items = realloc(one->items, capacity * sizeof(*items));
+  if (items == NULL) {
+    return false;
+  }
+  one->items = items;
+  one->capacity = capacity;
+  return true;
+}
+
+static bool shelf_insert(shelf *one, const shelf_item *item) {
+  if (one->count == one->capacity && !shelf_grow(one)) {
+    return false;
+  }
+  uint32_t low = 0;
+  uint32_t high = one->count;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (one->items[middle].offset <= item->offset) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  memmove(one->items + low + 1, one->items + low, (one->count - low) * sizeof(*item));
+  one->items[low] = *item;
+  one->count++;
+  return true;
+}
+
+static bool shelves_insert(shelves *all, const shelf_item *item) {
+  bool is_in = shelf_insert(&all->list[0], item);
+  for (uint32_t k = item->begin / all->stretch; k <= (item->end - 1) / all->stretch; k++) {
+    is_in = is_in && shelf_insert(&all->list[1 + k], item);
+  }
+  return is_in;
+}
+
+/* The shelf that has every neighbour of a lifetime. */
+static const shelf *shelves_of(const shelves *all, uint32_t begin, uint32_t end) {
+  const uint32_t first = begin / all->stretch;
+  return first == (end - 1) / all->stretch ? &all->list[1 + first] : &all->list[0];
+}
+
+/* The offset for a buffer among what is placed. */
+static uint64_t find_gap(const tarni_scene *scene, const shelf *one, uint32_t buffer,
+                         tarni_fit fit) {
+  const uint32_t begin = scene->begin[buffer];
+  const uint32_t end = scene->end[buffer];
+  const uint64_t bytes = scene->bytes[buffer];
+  const uint64_t mask = scene->alignment[buffer] - 1;
+  uint64_t floor = 0; /* the lowest aligned offset above all neighbours so far */
+  uint64_t best = 0;
+  uint64_t best_gap = UINT64_MAX;
+  for (uint32_t i = 0; i < one->count; i++) {
+    const shelf_item *item = &one->items[i];
+    if (item->begin >= end || item->end <= begin) {
+      continue;
+    }
+    if (item->offset >= floor + bytes && item->offset - floor < best_gap) {
+      best = floor;
+      best_gap = item->offset - floor;
+      if (fit == TARNI_FIT_FIRST) {
+        return best;
+      }
+    }
+    if (item->top > floor) {
+      floor = (item->top + mask) & ~mask;
+    }
+  }
+  return best_gap == UINT64_MAX ? floor : best;
+}
+
+tarn_status tarni_greedy_place(const tarni_scene *scene, const uint32_t *order, tarni_fit fit,
+                               uint64_t ceiling, uint64_t *offsets, uint64_t *height) {
+  shelves all;
+  tarn_status status = TARN_OK;
+  shelves_create(scene, &all);
+  *height = 0;
+  for (uint32_t k = 0; k < scene->count && status == TARN_OK; k++) {
+    const uint32_t i = order[k];
+    const shelf *near = shelves_of(&all, scene->begin[i], scene->end[i]);
+    const uint64_t offset = find_gap(scene, near, i, fit);
+    const shelf_item item = {scene->begin[i], scene->end[i], offset, offset + scene->bytes[i]};
+    offsets[i] = offset;
+    *height = tarni_max(*height, item.top);
+    if (*height >= ceiling) {
+      *height = UINT64_MAX;
+      break;
+    }
+    if (!shelves_insert(&all, &item)) {
+      status = tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                          "no memory for the placement of %u buffers", scene->count);
+    }
+  }
+  shelves_destroy(&all);
+  return status;
+}
+
+static const tarni_sort greedy_sorts[] = {
+    {{TARNI_SORT_SIZE, TARNI_SORT_EARLY}},
+    {{TARNI_SORT_WIDTH, TARNI_SORT_SIZE}},
+    {{TARNI_SORT_SIZE, TARNI_SORT_WIDTH}},
+    {{TARNI_SORT_WIDTH_CLASS, TARNI_SORT_LOAD, TARNI_SORT_SIZE}},
+    {{TARNI_SORT_CONFLICTS, TARNI_SORT_SIZE}},
+    {{TARNI_SORT_LOAD, TARNI_SORT_WIDTH, TARNI_SORT_SIZE}},
+    {{TARNI_SORT_AREA, TARNI_SORT_SIZE}},
+    {{TARNI_SORT_EARLY, TARNI_SORT_SIZE}},
+    {{TARNI_SORT_WIDTH_CLASS, TARNI_SORT_SIZE}},
+    {{TARNI_SORT_LOAD, TARNI_SORT_WIDTH_CLASS, TARNI_SORT_SIZE}},
+    {{TARNI_SORT_SIZE, TARNI_SORT_LATE}},
+    {{TARNI_SORT_LATE_END, TARNI_SORT_SIZE}},
+    {{TARNI_SORT_EARLY, TARNI_SORT_LATE_END}},
+    {{TARNI_SORT_SIZE, TARNI_SORT_LATE_END}},
+};
+
+tarn_status tarni_greedy_run(tarni_run *run, tarni_sorter *sorter) {
+  const tarni_scene *scene = run->scene;
+  uint32_t *order = calloc((size_t)scene->count + 1, sizeof(*order));
+  uint64_t *offsets = calloc((size_t)scene->count + 1, sizeof(*offsets));
+  tarn_status status = TARN_OK;
+  if (order == NULL || offsets == NULL) {
+    status = tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                        "no memory for the orders of %u buffers", scene->count);
+  }
+  for (size_t k = 0; k < sizeof(greedy_sorts) / sizeof(greedy_sorts[0]); k++) {
+    for (int fit = TARNI_FIT_FIRST; fit <= TARNI_FIT_BEST && status == TARN_OK; fit++) {
+      uint64_t height = UINT64_MAX;
+      if (tarni_run_is_done(run) || (run->height != UINT64_MAX && run->is_stopped)) {
+        break;
+      }
+      tarni_sorter_run(sorter, &greedy_sorts[k], 0.0, 0, order);
+      status = tarni_greedy_place(scene, order, (tarni_fit)fit, run->height, offsets, &height);
+      if (status == TARN_OK) {
+        tarni_run_offer(run, offsets, height);
+        (void)tarni_run_step(run, scene->count);
+      }
+    }
+  }
+  free(order);
+  free(offsets);
+  return status;
+}

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The exact search: branches, backs out, and is started again and again with other orders, choices
+ * and targets while there are steps to spend. What it rules out is in plan_prune.c, why that loses
+ * nothing in plan_search.h. An attempt that ends without giving up has proven that no plan keeps to
+ * its target. Pure, no locks. */
+#include "algo/plan_search.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  SEARCH_MAX_BUFFERS = 4096,
+  SEARCH_POLL_NODES = 64,
+};
+
+bool tarni_search_fits(const tarni_scene *scene) {
+  return scene->count <= SEARCH_MAX_BUFFERS;
+}
+
+/* ---- Undo ----------------------------------------------------------------------------------- */
+
+static void search_set(tarni_search *search, uint64_t *cell, uint64_t value) {
+  if (search->n_changed == search->changed_size) {
+    const size_t size = 2 * search->changed_size + 1024;
+    tarni_change *changes = realloc(search->changes, size * sizeof(*changes));
+    if (changes == NULL) {
+      search->is_out_of_memory = true; /* the attempt ends; the value could not be undone */
+      return;
+    }
+    search->changes = changes;
+    search->changed_size = size;
+  }
+  search->changes[search->n_changed++] = (tarni_change){cell, *cell};
+  *cell = value;
+}
+
+static void search_undo(tarni_search *search, size_t n_changed) {
+  while (search->n_changed > n_changed) {
+    const tarni_change *change = &search->changes[--search->n_changed];
+    *change->cell = change->was;
+  }
+}
+
+/* ---- Branching ------------------------------------------------------------------------------ */
+
+static bool search_part(tarni_search *search, tarni_part *part, uint32_t depth);
+
+static bool search_should_end(tarni_search *search) {
+  search->nodes++;
+  if (search->nodes % SEARCH_POLL_NODES == 0 && tarni_run_step(search->run, SEARCH_POLL_NODES)) {
+    search->has_given_up = true;
+  }
+  if (search->nodes > search->max_nodes || search->is_out_of_memory) {
+    search->has_given_up = true;
+  }
+  return search->has_given_up;
+}
+
+/* Puts a buffer at its minimum and lifts its neighbours onto it. The rest of the part goes to
+ * `rest`. */
+static void search_place(tarni_search *search, const tarni_part *part, uint32_t buffer,
+                         tarni_part *rest) {
+  const uint8_t *meets = search->meets + (size_t)buffer * search->count;
+  const uint64_t top = search->minimum[buffer] + search->stack[buffer];
+  search->is_placed[buffer] = true;
+  rest->buffers = search->lists + search->lists_used;
+  rest->count = 0;
+  for (uint32_t i = 0; i < part->count; i++) {
+    const uint32_t other = part->buffers[i];
+    if (other == buffer) {
+      continue;
+    }
+    rest->buffers[rest->count++] = other;
+    if (meets[other] != TARNI_MEETS_NOT && search->minimum[other] < top) {
+      const uint64_t mask = search->alignment[other] - 1;
+      search_set(search, &search->minimum[other], (top + mask) & ~mask);
+    }
+  }
+  search->lists_used += rest->count;
+}
+
+/* Numbers the sections by independent stretch: no buffer of the part reaches from one stretch into
+ * another. Returns how many there are. */
+static uint32_t number_stretches(tarni_search *search, const tarni_part *part) {
+  uint32_t first = UINT32_MAX;
+  uint32_t last = 0;
+  for (uint32_t i = 0; i < part->count; i++) {
+    const uint32_t b = part->buffers[i];
+    first = search->begin[b] < first ? search->begin[b] : first;
+    last = search->end[b] > last ? search->end[b] : last;
+  }
+  memset(search->cover + first, 0, (last - first + 1) * sizeof(*search->cover));
+  for (uint32_t i = 0; i < part->count; i++) {
+    const uint32_t b = part->buffers[i];
+    search->cover[search->begin[b] + 1]++; /* the boundaries inside its lifetime */
+    search->cover[search->end[b]]--;
+  }
+  uint32_t covered = 0;
+  uint32_t stretch = 0;
+  for (uint32_t s = first; s < last; s++) {
+    covered += s == first ? 0 : search->cover[s];
+    stretch += s != first && covered == 0;
+    search->cover[s] = stretch;
+  }
+  return stretch + 1;
+}
+
+/* Searches the independent stretches of what is left, one after the other. */
+static bool search_rest(tarni_search *search, tarni_part *rest, uint32_t depth) {
+  if (rest->count == 0) {
+    return true;
+  }
+  const uint32_t n_stretches = number_stretches(search, rest);
+  if (n_stretches == 1) {
+    return search_part(search, rest, depth);
+  }
+  /* cover is used again below, so the stretches are first told apart: by runs in one list. */
+  uint32_t *lists = search->lists + search->lists_used;
+  tarni_part part = {lists, 0};
+  bool is_found = true;
+  uint32_t used = 0;
+  search->lists_used += rest->count;
+  for (uint32_t k = 0; k < n_stretches; k++) {
+    for (uint32_t i = 0; i < rest->count; i++) {
+      if (search->cover[search->begin[rest->buffers[i]]] == k) {
+        lists[used++] = rest->buffers[i];
+      }
+    }
+  }
+  for (uint32_t i = 0; i < rest->count; i++) { /* cut the list where the stretch changes */
+    rest->buffers[i] = search->cover[search->begin[lists[i]]];
+  }
+  for (uint32_t i = 0; i < rest->count && is_found; i += part.count) {
+    part = (tarni_part){lists + i, 1};
+    while (i + part.count < rest->count && rest->buffers[i + part.count] == rest->buffers[i]) {
+      part.count++;
+    }
+    is_found = search_part(search, &part, depth);
+  }
+  search->lists_used -= rest->count;
+  return is_found;
+}
+
+static bool has_part_in(const tarni_search *search, uint32_t buffer) {
+  const uint64_t *neighbours = search->neighbour + (size_t)buffer * search->words;
+  for (size_t w = 0; w < search->words; w++) {
+    if ((neighbours[w] & search->conflict[w]) != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void unite(uint64_t *into, const uint64_t *from, size_t words) {
+  for (size_t w = 0; w < words; w++) {
+    into[w] |= from[w];
+  }
+}
+
+/* Tries the branch that has the buffer at its minimum. */
+static bool search_with(tarni_search *search, const tarni_part *part, uint32_t buffer,
+                        uint32_t depth) {
+  const size_t n_changed = search->n_changed;
+  const size_t lists_used = search->lists_used;
+  tarni_part rest;
+  search_place(search, part, buffer, &rest);
+  const bool is_found = search_rest(search, &rest, depth + 1);
+  search->lists_used = lists_used;
+  if (!is_found) {
+    search_undo(search, n_changed);
+    for (uint32_t i = 0; i < part->count; i++) {
+      search->is_placed[part->buffers[i]] = false;
+    }
+  }
+  return is_found;
+}
+
+/* True when all of the part is placed; else everything is as before and the conflict says why. */
+static bool search_part(tarni_search *search, tarni_part *part, uint32_t depth) {
+  const size_t words = search->words;
+  const size_t n_changed = search->n_changed;
+  uint64_t *reasons = search->sets + 2 * (size_t)depth * words; /* of the branches tried so far */
+  uint64_t *ground = reasons + words; /* why nothing can come under the chosen buffer */
+  memset(reasons, 0, words * sizeof(*reasons));
+  while (!search_should_end(search)) {
+    const uint32_t buffer = tarni_search_evaluate(search, part);
+    if (buffer == TARNI_NOBODY) {
+      break;
+    }
+    memcpy(ground, search->conflict, words * sizeof(*ground));
+    if (search_with(search, part, buffer, depth)) {
+      return true;
+    }
+    if (search->has_given_up || !has_part_in(search, buffer)) {
+      break;
+    }
+    unite(reasons, search->conflict, words);
+    unite(reasons, ground, words);
+    tarni_set_add(reasons, buffer);
+    search_set(search, &search->skipped_at[buffer], search->minimum[buffer]);
+  }
+  unite(search->conflict, reasons, words);
+  search_undo(search, n_changed);
+  return false;
+}
+
+/* ---- An attempt ----------------------------------------------------------------------------- */
+
+static void search_destroy(tarni_search *search) {
+  free(search->order);
+  free(search->begin);
+  free(search->end);
+  free(search->stack);
+  free(search->alignment);
+  free(search->highest);
+  free(search->twin);
+  free(search->meets);
+  free(search->neighbour);
+  free(search->minimum);
+  free(search->skipped_at);
+  free(search->is_placed);
+  free(search->low);
+  free(search->is_skipped);
+  free(search->skipped);
+  free(search->reach);
+  free(search->floor);
+  free(search->rivals);
+  free(search->conflict);
+  free(search->waiting);
+  free(search->lists);
+  free(search->sets);
+  free(search->cover);
+  free(search->changes);
+}
+
+static bool search_allocate(tarni_search *search) {
+  const size_t n = search->count;
+  const size_t sections = (size_t)search->sections + 2;
+  search->order = calloc(n, sizeof(*search->order));
+  search->begin = calloc(n, sizeof(*search->begin));
+  search->end = calloc(n, sizeof(*search->end));
+  search->stack = calloc(n, sizeof(*search->stack));
+  search->alignment = calloc(n, sizeof(*search->alignment));
+  search->highest = calloc(n, sizeof(*search->highest));
+  search->twin = calloc(n, sizeof(*search->twin));
+  search->meets = calloc(n, n);
+  search->neighbour = calloc(n * search->words, sizeof(*search->neighbour));
+  search->minimum = calloc(n, sizeof(*search->minimum));
+  search->skipped_at = calloc(n, sizeof(*search->skipped_at));
+  search->is_placed = calloc(n, sizeof(*search->is_placed));
+  search->low = calloc(n, sizeof(*search->low));
+  search->is_skipped = calloc(n, sizeof(*search->is_skipped));
+  search->skipped = calloc(n, sizeof(*search->skipped));
+  search->reach = calloc(sections, sizeof(*search->reach));
+  search->floor = calloc(sections, sizeof(*search->floor));
+  search->rivals = calloc(sections, sizeof(*search->rivals));
+  search->conflict = calloc(search->words, sizeof(*search->conflict));
+  search->waiting = calloc(n, sizeof(*search->waiting));
+  search->lists = calloc(n * (n + 3), sizeof(*search->lists));
+  search->sets = calloc(2 * (n + 2) * search->words, sizeof(*search->sets));
+  search->cover = calloc(sections, sizeof(*search->cover));
+  return search->order != NULL && search->begin != NULL && search->end != NULL &&
+         search->stack != NULL && search->alignment != NULL && search->highest != NULL &&
+         search->twin != NULL && search->meets != NULL && search->neighbour != NULL &&
+         search->minimum != NULL && search->skipped_at != NULL && search->is_placed != NULL &&
+         search->low != NULL && search->is_skipped != NULL && search->skipped != NULL &&
+         search->reach != NULL && search->floor != NULL && search->rivals != NULL &&
+         search->conflict != NULL && search->waiting != NULL && search->lists != NULL &&
+         search->sets != NULL && search->cover != NULL;
+}
+
+static tarn_status search_create(tarni_run *run, tarni_search *search) {
+  const tarni_scene *scene = run->scene;
+  *search = (tarni_search){.count = scene->count, .sections = scene->sections, .run = run};
+  search->words = (scene->count + 63) / 64;
+  search->unit = scene->unit;
+  if (!search_allocate(search)) {
+    search_destroy(search);
+    return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                      "no memory for a search over %u buffers", scene->count);
+  }
+  return TARN_OK;
+}
+
+static uint8_t meeting_of(const tarni_search *search, bool is_plain, uint32_t a, uint32_t b) {
+  if (search->begin[b] >= search->end[a] || search->begin[a] >= search->end[b]) {
+    return TARNI_MEETS_NOT;
+  }
+  const bool is_within = search->begin[b] >= search->begin[a] && search->end[b] <= search->end[a];
+  const bool is_same = search->begin[b] == search->begin[a] && search->end[b] == search->end[a];
+  return is_plain && is_within && (!is_same || b > a) ? TARNI_MEETS : TARNI_MEETS_BEYOND;
+}
+
+static bool is_twin(const tarni_search *search, const tarni_scene *scene, uint32_t a, uint32_t b) {
+  return search->begin[a] == search->begin[b] && search->end[a] == search->end[b] &&
+         scene->bytes[search->order[a]] == scene->bytes[search->order[b]] &&
+         search->alignment[a] == search->alignment[b];
+}
+
+static void fill_relations(tarni_search *search, const tarni_scene *scene) {
+  memset(search->neighbour, 0, search->count * search->words * sizeof(*search->neighbour));
+  for (uint32_t a = 0; a < search->count; a++) {
+    search->twin[a] = TARNI_NOBODY;
+    for (uint32_t b = 0; b < search->count; b++) {
+      const uint8_t meeting = meeting_of(search, scene->is_plain, a, b);
+      search->meets[(size_t)a * search->count + b] = meeting;
+      if (meeting != TARNI_MEETS_NOT) {
+        tarni_set_add(search->neighbour + (size_t)a * search->words, b);
+      }
+      if (b < a && is_twin(search, scene, a, b)) {
+        search->twin[a] = b;
+      }
+    }
+  }
+}
+
+/* One attempt to keep to `target` with the order in search->order. */
+static bool search_attempt(tarni_search *search, uint64_t target) {
+  const tarni_scene *scene = search->run->scene;
+  search->target = tarni_align_up(target, search->unit);
+  search->is_aligned = false;
+  for (uint32_t a = 0; a < search->count; a++) {
+    const uint32_t i = search->order[a];
+    search->begin[a] = scene->begin[i];
+    search->end[a] = scene->end[i];
+    search->stack[a] = scene->stack[i];
+    search->alignment[a] = scene->alignment[i];
+    search->is_aligned = search->is_aligned || scene->alignment[i] != scene->unit;
+    search->highest[a] = target - scene->bytes[i];
+    search->minimum[a] = 0;
+    search->skipped_at[a] = UINT64_MAX;
+    search->is_placed[a] = false;
+  }
+  fill_relations(search, scene);
+  search->nodes = 0;
+  search->has_given_up = false;
+  search->n_changed = 0;
+  search->lists_used = search->count;
+  tarni_part all = {search->lists, search->count};
+  for (uint32_t a = 0; a < search->count; a++) {
+    all.buffers[a] = a;
+  }
+  return search_rest(search, &all, 0);
+}
+
+/* ---- The sequence of attempts --------------------------------------------------------------- */
+
+/* W, A, T: wide, large and highly loaded buffers first, in various mixtures. */
+static const tarni_sort search_sorts[] = {
+    {{TARNI_SORT_SPAN, TARNI_SORT_AREA, TARNI_SORT_LOAD}},
+    {{TARNI_SORT_LOAD, TARNI_SORT_AREA, TARNI_SORT_SPAN}},
+    {{TARNI_SORT_LOAD, TARNI_SORT_SPAN, TARNI_SORT_AREA}},
+    {{TARNI_SORT_AREA, TARNI_SORT_SPAN, TARNI_SORT_LOAD}},
+    {{TARNI_SORT_SIZE, TARNI_SORT_SPAN, TARNI_SORT_LOAD}},
+    {{TARNI_SORT_AREA, TARNI_SORT_LOAD, TARNI_SORT_SPAN}},
+};
+
+enum { SEARCH_SORTS = sizeof(search_sorts) / sizeof(search_sorts[0]) };
+
+/* What the sequence has learned: how ambitious the next target should be. */
+typedef struct search_course {
+  uint64_t attempt;
+  double ambition; /* 1 aims at the bound, 0 at the best plan so far */
+} search_course;
+
+/* Every third attempt aims at the bound itself (or the capacity), the others between it and the
+ * best plan: further after each hit, less far after each miss. */
+static bool aims_at_goal(const search_course *course) {
+  return course->attempt < SEARCH_SORTS || course->attempt % 3 == 0;
+}
+
+static uint64_t next_target(const tarni_run *run, const search_course *course) {
+  const uint64_t goal = tarni_max(run->limits->capacity, run->bound);
+  const uint64_t top = run->height - 1;
+  if (aims_at_goal(course) || goal >= top) {
+    return tarni_min(goal, top);
+  }
+  return top - (uint64_t)((double)(top - goal) * course->ambition);
+}
+
+/* 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...: short attempts mostly, since an attempt that succeeds often
+ * does so soon, and now and then a long one. */
+static uint64_t luby(uint64_t index) {
+  uint64_t i = index + 1;
+  while (!tarni_is_pow2(i + 1)) {
+    i -= (UINT64_C(1) << tarni_log2(i)) - 1;
+  }
+  return (i + 1) / 2;
+}
+
+static void search_keep(tarni_search *search, uint64_t *offsets) {
+  const tarni_scene *scene = search->run->scene;
+  uint64_t height = 0;
+  for (uint32_t a = 0; a < search->count; a++) {
+    const uint32_t i = search->order[a];
+    offsets[i] = search->minimum[a];
+    height = tarni_max(height, offsets[i] + scene->bytes[i]);
+  }
+  tarni_run_offer(search->run, offsets, height);
+}
+
+/* Sorts and choices rotate; after one undisturbed rotation the sorts are disturbed at random, a
+ * little and then more. */
+static void search_prepare(tarni_search *search, tarni_sorter *sorter,
+                           const search_course *course) {
+  static const double amplitudes[] = {0.1, 0.5, 0.3, 1.0};
+  const uint64_t rotation = course->attempt / SEARCH_SORTS;
+  const double amplitude = rotation < TARNI_CHOICE_COUNT ? 0.0 : amplitudes[rotation % 4];
+  tarni_sorter_run(sorter, &search_sorts[course->attempt % SEARCH_SORTS], amplitude,
+                   course->attempt, search->order);
+  search->choice = (tarni_choice)((course->attempt + rotation) % TARNI_CHOICE_COUNT);
+  search->max_nodes = (500 + 2 * (uint64_t)search->count) * luby(rotation);
+}
+
+static void search_once(tarni_search *search, tarni_sorter *sorter, search_course *course,
+                        uint64_t *offsets) {
+  tarni_run *run = search->run;
+  const uint64_t target = next_target(run, course);
+  search_prepare(search, sorter, course);
+  if (search_attempt(search, target)) {
+    search_keep(search, offsets);
+    course->ambition = course->ambition < 0.5 ? course->ambition * 1.3 : course->ambition;
+  } else if (!search->has_given_up) {
+    run->bound = tarni_max(run->bound, target + 1);
+  } else if (!aims_at_goal(course) && course->ambition > 0.01) {
+    course->ambition *= 0.75;
+  }
+  course->attempt++;
+}
+
+tarn_status tarni_search_run(tarni_run *run, tarni_sorter *sorter) {
+  tarni_search search;
+  search_course course = {.ambition = 0.5};
+  TARN_TRY(search_create(run, &search));
+  uint64_t *offsets = calloc(run->scene->count, sizeof(*offsets));
+  if (offsets == NULL) {
+    search.is_out_of_memory = true;
+  }
+  while (!run->is_stopped && !tarni_run_is_done(run) && !search.is_out_of_memory) {
+    search_once(&search, sorter, &course, offsets);
+  }
+  const bool is_out_of_memory = search.is_out_of_memory;
+  search_destroy(&search);
+  free(offsets);
+  if (is_out_of_memory) {
+    return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                      "no memory for a search over %u buffers", run->scene->count);
+  }
+  return TARN_OK;
+}
