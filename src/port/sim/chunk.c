@@ -41,11 +41,14 @@ static bool chunk_place(sim_device *device, sim_chunk *chunk) {
   }
   chunk->file = device->file;
   chunk->file_offset = device->file_end;
-  chunk->counts = true;
   device->file_end += rounded;
+  return true;
+}
+
+void tarni_sim_chunk_count(sim_device *device, sim_chunk *chunk) {
+  chunk->counts = true;
   device->created_bytes += chunk->size;
   device->peak_bytes = tarni_max(device->peak_bytes, device->created_bytes);
-  return true;
 }
 
 tarn_status tarni_sim_chunk_make(sim_device *device, uint64_t size, bool is_host, sim_chunk **out) {
@@ -119,6 +122,7 @@ static tarn_status chunk_create(sim_device *device, uint64_t size, tarni_chunk *
   if (status != TARN_OK || !chunk_register(device, chunk)) {
     return tarni_sim_no_host_memory(device, "cuMemCreate");
   }
+  tarni_sim_chunk_count(device, chunk);
   *out = chunk->id;
   return TARN_OK;
 }

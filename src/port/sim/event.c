@@ -86,7 +86,7 @@ void tarni_sim_events_close(sim_device *device) {
 
 static tarn_status event_record_now(sim_stream *stream, sim_event *event) {
   TARN_TRY(tarni_sim_stream_prepare(stream));
-  sim_operation *mark = tarni_sim_mark_make(stream);
+  sim_operation *mark = tarni_sim_mark_make();
   if (mark == NULL) {
     return tarni_sim_no_host_memory(stream->device, "cuEventRecord");
   }

@@ -183,6 +183,7 @@ static bool pool_reuse(sim_device *device, sim_pool *pool, sim_region **link, si
 
 static tarn_status pool_grow(sim_device *device, sim_pool *pool, uint64_t size, sim_stream *stream,
                              sim_region **out) {
+  const uint64_t peak_bytes = device->peak_bytes;
   sim_region *region;
   tarn_status status = tarni_sim_region_make(device, SIM_REGION_POOL, size, NULL, &region);
   if (status == TARN_DEVICE_MEMORY) {
@@ -195,6 +196,7 @@ static tarn_status pool_grow(sim_device *device, sim_pool *pool, uint64_t size, 
   const sim_work work = pool_work(region, SIM_OP_POOL_ALLOC);
   if (!pool_reserve(device, &work)) {
     tarni_sim_region_drop(device, region);
+    device->peak_bytes = peak_bytes; /* it was never the program's */
     return tarni_sim_no_host_memory(device, "cuMemAllocFromPoolAsync");
   }
   pool_judge(device, stream, &work);
@@ -246,7 +248,7 @@ tarn_status tarni_sim_pool_alloc(tarni_port *port, tarni_pool handle, uint64_t s
 
 static tarn_status pool_give(sim_device *device, sim_region *region, sim_stream *stream) {
   const sim_work work = pool_work(region, SIM_OP_POOL_FREE);
-  sim_operation *mark = tarni_sim_mark_make(stream);
+  sim_operation *mark = tarni_sim_mark_make();
   if (mark == NULL || !pool_reserve(device, &work)) {
     tarni_sim_operation_give(mark);
     return tarni_sim_no_host_memory(device, "cuMemFreeAsync");

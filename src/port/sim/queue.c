@@ -188,13 +188,12 @@ void tarni_sim_stream_push(sim_stream *stream, sim_operation *operation) {
   pending_add(stream);
 }
 
-sim_operation *tarni_sim_mark_make(const sim_stream *stream) {
+sim_operation *tarni_sim_mark_make(void) {
   sim_operation *mark = tarni_sim_operation_take(SIM_OP_RECORD);
   if (mark == NULL) {
     return NULL;
   }
-  const uint32_t n_slots = stream->slot + 1;
-  mark->record = tarni_sim_record_take(n_slots > stream->clock.n ? n_slots : stream->clock.n);
+  mark->record = tarni_sim_record_take(tarni_sim_world.n_slots); /* no clock is wider */
   if (mark->record == NULL) {
     tarni_sim_operation_give(mark);
     return NULL;
@@ -238,7 +237,7 @@ static bool stream_follow(sim_stream *stream, sim_stream *other) {
   if (other->head == NULL) {
     return tarni_sim_clock_join(&stream->clock, &other->clock);
   }
-  sim_operation *mark = tarni_sim_mark_make(other);
+  sim_operation *mark = tarni_sim_mark_make();
   if (mark == NULL) {
     return false;
   }

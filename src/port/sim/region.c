@@ -225,6 +225,9 @@ tarn_status tarni_sim_region_make(sim_device *device, sim_region_kind kind, uint
     tarni_sim_chunk_drop_if_unused(device, chunk);
     return TARN_HOST_MEMORY;
   }
+  if (!is_host) {
+    tarni_sim_chunk_count(device, chunk);
+  }
   *out = region;
   return TARN_OK;
 }
@@ -243,7 +246,7 @@ void tarni_sim_region_drop(sim_device *device, sim_region *region) {
 /* ---- The end ---- */
 
 static void region_close(sim_device *device, sim_region *region) {
-  static const char *const names[] = {[SIM_REGION_RESERVED] = "reserved addresses",
+  static const char *const names[] = {[SIM_REGION_RESERVED] = "a reservation",
                                       [SIM_REGION_PLAIN] = "plain memory",
                                       [SIM_REGION_POOL] = "pooled memory",
                                       [SIM_REGION_HOST] = "pinned memory",

@@ -116,20 +116,23 @@ void tarni_sim_finish_record(sim_device *device, const sim_record *record) {
   }
 }
 
-tarn_status tarni_sim_finish_stream(sim_device *device, sim_stream *stream, const char *entry) {
-  if (stream->head == NULL) {
-    tarni_sim_observe_stream(stream);
-    return tarni_sim_broken(device, entry);
-  }
-  sim_operation *mark = tarni_sim_mark_make(stream);
-  if (mark == NULL) {
-    return tarni_sim_no_host_memory(device, entry);
-  }
+tarn_status tarni_sim_finish_mark(sim_device *device, sim_stream *stream, sim_operation *mark,
+                                  const char *entry) {
   sim_record *record = tarni_sim_mark_push(stream, mark);
   tarni_sim_finish_record(device, record);
   tarni_sim_observe(device, record);
   tarni_sim_record_drop(record);
   return tarni_sim_broken(device, entry);
+}
+
+tarn_status tarni_sim_finish_stream(sim_device *device, sim_stream *stream, const char *entry) {
+  if (stream->head == NULL) {
+    tarni_sim_observe_stream(stream);
+    return tarni_sim_broken(device, entry);
+  }
+  sim_operation *mark = tarni_sim_mark_make();
+  return mark != NULL ? tarni_sim_finish_mark(device, stream, mark, entry)
+                      : tarni_sim_no_host_memory(device, entry);
 }
 
 tarn_status tarni_sim_finish_device(sim_device *device, const char *entry) {

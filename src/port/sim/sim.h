@@ -170,6 +170,8 @@ sim_chunk *tarni_sim_chunk_find(const sim_device *device, tarni_chunk id);
 /* A chunk without a handle: of the device's own memory, or one that stands for host memory.
  * TARN_DEVICE_MEMORY, TARN_HOST_MEMORY: nothing has changed, and no error is set. */
 tarn_status tarni_sim_chunk_make(sim_device *device, uint64_t size, bool is_host, sim_chunk **out);
+/* The chunk is there for good: it takes of the device's capacity until it is dropped. */
+void tarni_sim_chunk_count(sim_device *device, sim_chunk *chunk);
 void tarni_sim_chunk_drop_if_unused(sim_device *device, sim_chunk *chunk);
 void tarni_sim_chunks_close(sim_device *device);
 
@@ -426,8 +428,9 @@ sim_record *tarni_sim_record_take(uint32_t n_slots); /* with room in its clock *
 void tarni_sim_record_drop(sim_record *record);
 bool tarni_sim_slot_take(uint32_t *slot, uint64_t *epoch); /* false: no host memory */
 void tarni_sim_slot_give(uint32_t slot, uint64_t epoch);
-/* An operation that marks a place in the queue; pushing it cannot fail. */
-sim_operation *tarni_sim_mark_make(const sim_stream *stream);
+/* An operation that marks a place in a queue, and takes no number there; pushing it cannot fail
+ * unless a stream is made meanwhile. */
+sim_operation *tarni_sim_mark_make(void);
 sim_record *tarni_sim_mark_push(sim_stream *stream, sim_operation *mark); /* the caller's own */
 bool tarni_sim_wait_on(sim_stream *stream, sim_record *record); /* false: no host memory */
 
@@ -460,6 +463,8 @@ bool tarni_sim_step(sim_device *device); /* false: nothing could run */
 /* These wait for what is there now, and the host has seen it afterwards; they may give up the lock
  * meanwhile. On failure nothing is known to be complete. */
 tarn_status tarni_sim_finish_stream(sim_device *device, sim_stream *stream, const char *entry);
+tarn_status tarni_sim_finish_mark(sim_device *device, sim_stream *stream, sim_operation *mark,
+                                  const char *entry); /* fails only if the device is broken */
 tarn_status tarni_sim_finish_device(sim_device *device, const char *entry);
 void tarni_sim_finish_record(sim_device *device, const sim_record *record);
 void tarni_sim_drain(sim_device *device); /* at close: what cannot end is found and dropped */

@@ -87,6 +87,21 @@ static tarn_status submit(sim_stream *stream, sim_work *work, const char *entry)
   return status;
 }
 
+/* For calls that wait until the work is done. */
+static tarn_status submit_and_wait(sim_stream *stream, sim_work *work, const char *entry) {
+  sim_operation *mark = tarni_sim_mark_make();
+  if (mark == NULL) {
+    tarni_sim_work_free(work);
+    return tarni_sim_no_host_memory(stream->device, entry);
+  }
+  const tarn_status status = submit(stream, work, entry);
+  if (status != TARN_OK) {
+    tarni_sim_operation_give(mark);
+    return status;
+  }
+  return tarni_sim_finish_mark(stream->device, stream, mark, entry);
+}
+
 /* ---- Copies ---- */
 
 /* One end of a copy. */
@@ -138,12 +153,11 @@ static tarn_status copy_submit(sim_device *device, sim_stream *stream, sim_work 
   if (from == COPY_ORDINARY && !is_captured) {
     TARN_TRY(copy_stage(device, work, call));
   }
-  TARN_TRY(submit(stream, work, tarni_sim_entry(call)));
+  const bool waits = !is_captured && (call == TARN_CALL_COPY_SYNC || to == COPY_ORDINARY);
+  TARN_TRY(waits ? submit_and_wait(stream, work, tarni_sim_entry(call))
+                 : submit(stream, work, tarni_sim_entry(call)));
   if (from == COPY_ORDINARY && !is_captured) {
     tarni_sim_charge_ns(device, call, 4000 + size / 41 * 5);
-  }
-  if (!is_captured && (call == TARN_CALL_COPY_SYNC || to == COPY_ORDINARY)) {
-    return tarni_sim_finish_stream(device, stream, tarni_sim_entry(call));
   }
   return TARN_OK;
 }
@@ -184,18 +198,18 @@ tarn_status tarni_sim_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr
 
 /* ---- Fills ---- */
 
-static tarn_status fill_submit(sim_device *device, sim_stream *stream, tarn_ptr destination,
-                               uint8_t value, uint64_t size) {
+static tarn_status fill_make(sim_device *device, tarn_ptr destination, uint8_t value, uint64_t size,
+                             sim_work *work) {
   if (tarni_sim_device_at(device, destination, false) == NULL) {
     return tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, "cuMemsetD8Async",
                             "a fill of addresses that are not the device's", destination);
   }
-  sim_work work = {.kind = SIM_OP_FILL,
-                   .destination = destination,
-                   .value = value,
-                   .size = size,
-                   .nanoseconds = 1500 + size / 2500};
-  return submit(stream, &work, "cuMemsetD8Async");
+  *work = (sim_work){.kind = SIM_OP_FILL,
+                     .destination = destination,
+                     .value = value,
+                     .size = size,
+                     .nanoseconds = 1500 + size / 2500};
+  return TARN_OK;
 }
 
 tarn_status tarni_sim_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
@@ -203,9 +217,13 @@ tarn_status tarni_sim_fill(tarni_port *port, tarn_ptr destination, uint8_t value
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_FILL, size));
   sim_stream *stream;
+  sim_work work;
   tarn_status status = tarni_sim_stream_act(device, on, "cuMemsetD8Async", &stream);
   if (status == TARN_OK) {
-    status = fill_submit(device, stream, destination, value, size);
+    status = fill_make(device, destination, value, size, &work);
+  }
+  if (status == TARN_OK) {
+    status = submit(stream, &work, "cuMemsetD8Async");
   }
   return tarni_sim_end(device, status);
 }
@@ -215,12 +233,13 @@ tarn_status tarni_sim_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t 
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_FILL_SYNC, size));
   sim_stream *stream;
+  sim_work work;
   tarn_status status = stream_for_sync(device, "cuMemsetD8", &stream);
   if (status == TARN_OK) {
-    status = fill_submit(device, stream, destination, value, size);
+    status = fill_make(device, destination, value, size, &work);
   }
   if (status == TARN_OK) {
-    status = tarni_sim_finish_stream(device, stream, "cuMemsetD8");
+    status = submit_and_wait(stream, &work, "cuMemsetD8");
   }
   return tarni_sim_end(device, status);
 }
