@@ -209,6 +209,8 @@ bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset
     before->next = index;
     if (before->previous != 0) {
       heap->extents[before->previous].next = front;
+    } else {
+      heap->zones[tarni_zone_of(heap, before->offset)].head = front;
     }
     extent->previous = front;
     extent->size -= before->size;
@@ -292,6 +294,7 @@ bool tarni_extents_open(tarn_heap *heap) {
     extent->offset = zone->first;
     extent->size = zone->end - zone->first;
     extent->kind = TARNI_EXTENT_BUSY;
+    zone->head = index;
     tarni_extent_give_locked(heap, index, TARNI_EXTENT_VOID, NULL);
   }
   return true;

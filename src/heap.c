@@ -256,7 +256,7 @@ tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
     const uint64_t missing = tarni_align_up(bytes - heap->reserved_bytes, heap->unit);
     const uint64_t piece = tarni_min(missing, (uint64_t)4 << 30);
     tarni_index extent;
-    status = tarni_chunk_add_grow(heap, piece, &extent);
+    status = tarni_grow_new(heap, piece, &extent);
     if (status == TARN_OK) {
       static const tarni_order complete = {0};
       tarni_lock_acquire(&heap->lock);

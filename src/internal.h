@@ -62,17 +62,38 @@ tarni_index tarni_chunk_ready_locked(tarn_heap *heap, tarni_index lane, uint32_t
 /* The same among what other lanes have freed, with the wait that it takes. */
 tarn_status tarni_chunk_steal_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
                                    uint64_t alignment, tarni_index *extent);
-/* Maps what is missing: idle chunks from elsewhere, then new ones. */
-tarn_status tarni_chunk_grow_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
-                                  uint64_t alignment, bool may_steal, tarni_index *extent);
-/* Creates and maps `size` bytes of new memory among the large blocks' addresses; BUSY. */
-tarn_status tarni_chunk_add_grow(tarn_heap *heap, uint64_t size, tarni_index *extent);
 void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used);
 /* Unmaps what chunks have left, where that is complete by now. */
 void tarni_chunk_reap_grow(tarn_heap *heap);
 /* Gives idle chunks back to the device until at most `keep` bytes are held. */
 tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep);
 void tarni_chunks_close(tarn_heap *heap);
+
+tarni_index tarni_phys_take_locked(tarn_heap *heap); /* 0: no record is left */
+void tarni_phys_give_locked(tarn_heap *heap, tarni_index index);
+void tarni_idle_add_locked(tarn_heap *heap, tarni_index index);
+void tarni_idle_remove_locked(tarn_heap *heap, tarni_index index);
+/* Whether all of an idle chunk may go: every extent on it is free and, if need be, awaited. */
+bool tarni_chunk_may_leave_locked(const tarn_heap *heap, const tarni_phys *chunk, tarni_index lane,
+                                  bool may_steal, tarni_order *order);
+/* Makes one BUSY extent of exactly the chunk's addresses. 0: no record is left. */
+tarni_index tarni_chunk_isolate_locked(tarn_heap *heap, const tarni_phys *chunk);
+void tarni_zombie_add_locked(tarn_heap *heap, tarni_index index);
+
+static inline uint64_t tarni_chunk_start(const tarn_heap *heap, const tarni_phys *chunk) {
+  return chunk->first_unit * heap->unit;
+}
+
+static inline uint64_t tarni_chunk_bytes(const tarn_heap *heap, const tarni_phys *chunk) {
+  return chunk->n_units * heap->unit;
+}
+
+/* ---- grow.c: more room ---- */
+/* Maps what is missing: idle chunks from elsewhere, then new ones. */
+tarn_status tarni_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
+                       uint64_t alignment, bool may_steal, tarni_index *extent);
+/* Creates and maps `size` bytes of new memory among the large blocks' addresses; BUSY. */
+tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent);
 
 /* ---- slab.c: blocks of one size, and the lanes' bins of free ones ---- */
 uint64_t tarni_slab_bytes(uint32_t class_index);

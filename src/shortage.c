@@ -81,8 +81,8 @@ static tarn_status try_steal(shortage *need) {
 }
 
 static tarn_status try_grow(shortage *need, bool may_steal) {
-  return tarni_chunk_grow_grow(need->heap, need->cache->lane, need->zone, need->size,
-                               need->alignment, may_steal, &need->extent);
+  return tarni_grow(need->heap, need->cache->lane, need->zone, need->size, need->alignment,
+                    may_steal, &need->extent);
 }
 
 /* The steps that need nothing from anybody else. */

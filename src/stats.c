@@ -95,18 +95,6 @@ static void count_live(const tarn_heap *heap, const tarni_extent *slab, check_su
   }
 }
 
-/* The extent that begins a zone. */
-static tarni_index zone_first(const tarn_heap *heap, uint32_t zone) {
-  for (tarni_index i = 1; i < heap->n_extents; i++) {
-    const tarni_extent *extent = &heap->extents[i];
-    if (extent->kind != TARNI_EXTENT_UNUSED && extent->offset == heap->zones[zone].first &&
-        extent->previous == 0) {
-      return i;
-    }
-  }
-  return 0;
-}
-
 static bool is_mapped(const tarn_heap *heap, const tarni_extent *extent, bool wanted) {
   for (uint64_t at = extent->offset; at < extent->offset + extent->size; at += TARNI_GRANULE) {
     if ((heap->units[at / heap->unit] != 0) != wanted) {
@@ -120,7 +108,7 @@ static bool is_mapped(const tarn_heap *heap, const tarni_extent *extent, bool wa
 static tarn_status check_zone(const tarn_heap *heap, uint32_t zone, check_sum *sum) {
   uint64_t at = heap->zones[zone].first;
   tarni_index previous = 0;
-  for (tarni_index i = zone_first(heap, zone); i != 0; i = heap->extents[i].next) {
+  for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
     const tarni_extent *extent = &heap->extents[i];
     if (extent->offset != at || extent->previous != previous || extent->size == 0) {
       return check_fail("the extents' partition", at, extent->offset);

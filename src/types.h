@@ -186,6 +186,7 @@ enum { TARNI_TREE_VOID = 0 }; /* trees[0] of a zone; trees[1 + lane] hold what l
 
 typedef struct tarni_zone {
   uint64_t first, end; /* offsets */
+  tarni_index head;    /* the extent that begins the zone */
   tarni_index *trees;  /* roots: void, then one a lane, the last for orders of several lanes */
 } tarni_zone;
 
