@@ -15,6 +15,11 @@ static const tool_command commands[] = {
     {"probe", "[--device NAME] [--json]",
      "Shows a device at work, compares every byte, and lists what its driver calls cost.",
      tool_probe},
+    {"replay",
+     "[--json] [--device NAME] [--stealing never|short|always] [--capacity BYTES] [--fit] "
+     "[--repeat N] [--seed N] FILE...",
+     "Replays recorded programs (text or .gz) through the heap and says what they needed.",
+     tool_replay},
     {"options", "[--markdown]", "Lists the environment variables and the values in force.",
      tool_options},
     {"status", "[--markdown]", "Lists the status codes.", tool_status},

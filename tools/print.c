@@ -60,6 +60,11 @@ void tool_json_number(const char *name, uint64_t number) {
   printf("%llu", (unsigned long long)number);
 }
 
+void tool_json_real(const char *name, double number, int digits) {
+  tool_json_member(name, false);
+  printf("%.*f", digits, number);
+}
+
 void tool_json_switch(const char *name, bool value) {
   tool_json_member(name, false);
   printf("%s", value ? "true" : "false");

@@ -25,6 +25,7 @@ typedef struct tool_command {
 int tool_info(const tool_command *command, int argc, char **argv);
 int tool_options(const tool_command *command, int argc, char **argv);
 int tool_probe(const tool_command *command, int argc, char **argv);
+int tool_replay(const tool_command *command, int argc, char **argv);
 int tool_status(const tool_command *command, int argc, char **argv);
 
 /* ---- argument.c ----------------------------------------------------------------------------- */
@@ -39,7 +40,20 @@ typedef struct tool_argument {
  * on stderr, or --help has been answered. */
 int tool_parse(const tool_command *command, const tool_argument *arguments, size_t count, int argc,
                char **argv);
+/* The same for commands that also take files: words that are no argument and do not begin with a
+ * dash ("-" itself is one). They go to files->paths, which has room for argc of them. */
+typedef struct tool_files {
+  const char **paths;
+  size_t count;
+} tool_files;
+int tool_parse_files(const tool_command *command, const tool_argument *arguments, size_t count,
+                     int argc, char **argv, tool_files *files);
 void tool_usage(const tool_command *command);
+
+/* Values of arguments: false when the text is none, and that has been told on stderr. Bytes take a
+ * unit, a power of 1024: 4096, 64K, 80G, 80GiB. */
+bool tool_read_number(const char *text, uint64_t minimum, uint64_t maximum, uint64_t *number);
+bool tool_read_bytes(const char *text, uint64_t *bytes);
 
 /* Tells the library's last error on stderr and returns TOOL_FAILED. */
 int tool_fail(void);
@@ -61,6 +75,8 @@ void tool_json_text(const char *text);
 /* `, "name": ` and the value; the first member of an object has no comma. */
 void tool_json_member(const char *name, bool is_first);
 void tool_json_number(const char *name, uint64_t number);
+/* `digits` after the point. */
+void tool_json_real(const char *name, double number, int digits);
 void tool_json_switch(const char *name, bool value);
 void tool_json_string(const char *name, const char *text);
 

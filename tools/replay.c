@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tarn replay: recorded programs through the heap, as a table with a row a program or as JSON with
+ * an object a line. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "peaks.h"
+#include "replay.h"
+#include "tarn/tarn.h"
+#include "tool.h"
+
+typedef struct replay_options {
+  replay_plan plan;
+  bool is_json;
+  bool is_fit;
+} replay_options;
+
+/* What there is to print about one trace. */
+typedef struct replay_row {
+  const char *path;
+  char name[PEAKS_NAME];
+  const trace *trace;
+  replay_result result;
+  uint64_t fit_bytes; /* 0: not asked for, or none found */
+} replay_row;
+
+static const char *const stealing_names[] = {[TARN_STEAL_WHEN_SHORT] = "short",
+                                             [TARN_STEAL_NEVER] = "never",
+                                             [TARN_STEAL_ALWAYS] = "always"};
+
+static double ratio_of(uint64_t bytes, const trace *t) {
+  return t->live_peak_bytes != 0 ? (double)bytes / (double)t->live_peak_bytes : 0.0;
+}
+
+static double us_per_mib(const replay_row *row) {
+  const double mib = (double)row->trace->live_peak_bytes / (double)(1 << 20);
+  return mib > 0 ? (double)row->result.first.total_ns / 1e3 / mib : 0.0;
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------- */
+
+static void print_calls_json(const char *name, const replay_calls *calls) {
+  bool is_first = true;
+  tool_json_member(name, false);
+  printf("{");
+  for (int i = 0; i < TARN_CALL_COUNT; i++) {
+    if (calls->calls[i] != 0) {
+      tool_json_member(tarn_call_name((tarn_call)i), is_first);
+      printf("%llu", (unsigned long long)calls->calls[i]);
+      is_first = false;
+    }
+  }
+  printf("}");
+}
+
+static void print_row_json(const replay_options *options, const replay_row *row) {
+  const replay_result *result = &row->result;
+  const double events = row->trace->n_events > 0 ? (double)row->trace->n_events : 1.0;
+  printf("{");
+  tool_json_member("trace", true);
+  tool_json_text(row->name);
+  tool_json_number("events", row->trace->n_events);
+  tool_json_number("live_peak_bytes", row->trace->live_peak_bytes);
+  tool_json_number("reserved_peak_bytes", result->reserved_peak_bytes);
+  tool_json_real("ratio", ratio_of(result->reserved_peak_bytes, row->trace), 5);
+  if (options->is_fit) {
+    tool_json_number("fit_bytes", row->fit_bytes);
+    tool_json_real("fit_ratio", ratio_of(row->fit_bytes, row->trace), 5);
+  }
+  tool_json_number("driver_calls", result->first.n_calls);
+  tool_json_number("driver_ns", result->first.total_ns);
+  tool_json_number("driver_calls_last_repeat", result->last.n_calls);
+  tool_json_number("violations", result->violations);
+  tool_json_real("ns_per_event", (double)result->first_pass_ns / events, 1);
+  tool_json_string("device", result->device.name);
+  tool_json_string("stealing", stealing_names[options->plan.stealing]);
+  tool_json_number("repeats", options->plan.n_passes);
+  tool_json_number("reserved_peak_repeat_bytes", result->reserved_peak_repeat_bytes);
+  tool_json_real("driver_us_per_mib", us_per_mib(row), 2);
+  tool_json_number("moved_chunks", result->stats.moved_chunks);
+  tool_json_number("waits", result->stats.waits);
+  print_calls_json("calls", &result->first);
+  print_calls_json("calls_last_repeat", &result->last);
+  printf("}\n");
+}
+
+/* ---- Table ---------------------------------------------------------------------------------- */
+
+static void print_head(const replay_options *options) {
+  printf("%-18s %8s %9s %9s %7s %17s %17s %7s %6s %6s %6s%s\n", "TRACE", "EVENTS", "LIVE", "HELD",
+         "RATIO", "PYTORCH", "EXPANDABLE", "CALLS", "US/MIB", "REPEAT", "WRONG",
+         options->is_fit ? "       FIT" : "");
+}
+
+/* Reserved bytes of a peer and their ratio, or a dash. */
+static void print_peer(bool is_known, uint64_t bytes, uint64_t live_bytes) {
+  char text[TOOL_TEXT];
+  if (is_known && live_bytes > 0) {
+    printf(" %9s (%5.2f)", tool_bytes(bytes, text), (double)bytes / (double)live_bytes);
+  } else {
+    printf(" %17s", "-");
+  }
+}
+
+static void print_row(const replay_options *options, const replay_row *row) {
+  const replay_result *result = &row->result;
+  char live[TOOL_TEXT], held[TOOL_TEXT], last[TOOL_TEXT];
+  peaks peers = {0};
+  const bool is_known = peaks_find(row->path, &peers);
+  (void)snprintf(last, sizeof(last), options->plan.n_passes > 1 ? "%llu" : "-",
+                 (unsigned long long)result->last.n_calls);
+  printf("%-18s %8zu %9s %9s %7.4f", row->name, row->trace->n_events,
+         tool_bytes(row->trace->live_peak_bytes, live),
+         tool_bytes(result->reserved_peak_bytes, held),
+         ratio_of(result->reserved_peak_bytes, row->trace));
+  print_peer(is_known, peers.native_bytes, peers.live_bytes);
+  print_peer(is_known, peers.expandable_bytes, peers.live_bytes);
+  printf(" %7llu %6.1f %6s %6llu", (unsigned long long)result->first.n_calls, us_per_mib(row), last,
+         (unsigned long long)result->violations);
+  if (options->is_fit) {
+    printf(" %9.4f", ratio_of(row->fit_bytes, row->trace));
+  }
+  printf("\n");
+}
+
+static void print_legend(const replay_options *options) {
+  printf(
+      "\nLIVE: most bytes asked for at once. HELD: most physical memory that tarn held for them,\n"
+      "from empty. PYTORCH, EXPANDABLE: what PyTorch's allocators reserved for the same program\n"
+      "on an H200. CALLS, US/MIB: driver calls of the first pass, and their time by MiB of LIVE.\n"
+      "REPEAT: driver calls of pass %llu. WRONG: uses of memory that no order covers.\n",
+      (unsigned long long)options->plan.n_passes);
+}
+
+/* ---- The command ---------------------------------------------------------------------------- */
+
+static int fail_row(const replay_row *row) {
+  (void)fprintf(stderr, "tarn: %s stopped after %zu of %zu events: %s (%s)\n", row->path,
+                row->result.failed_event, row->trace->n_events, row->result.message,
+                tarn_status_name(row->result.status));
+  return TOOL_FAILED;
+}
+
+static int replay_trace(const replay_options *options, replay_row *row) {
+  if (!replay_run(row->name, row->trace, &options->plan, &row->result) ||
+      row->result.status != TARN_OK) {
+    return fail_row(row);
+  }
+  if (options->is_fit) {
+    replay_result trial = row->result;
+    if (!replay_fit(row->name, row->trace, &options->plan, &trial, &row->fit_bytes)) {
+      row->result = trial;
+      return fail_row(row);
+    }
+  }
+  if (options->is_json) {
+    print_row_json(options, row);
+  } else {
+    print_row(options, row);
+  }
+  (void)fflush(stdout);
+  if (row->result.violations > 0) {
+    (void)fprintf(stderr, "tarn: %s: %llu findings, the first: %s\n", row->path,
+                  (unsigned long long)row->result.violations, row->result.finding);
+    return TOOL_FAILED;
+  }
+  return TOOL_OK;
+}
+
+static int replay_file(const replay_options *options, const char *path) {
+  static replay_row row;
+  trace t;
+  char error[TRACE_ERROR];
+  if (!trace_open(path, &t, error)) {
+    (void)fprintf(stderr, "tarn: %s\n", error);
+    return TOOL_FAILED;
+  }
+  row = (replay_row){.path = path, .trace = &t};
+  (void)peaks_name(path, row.name);
+  const int exit_status = replay_trace(options, &row);
+  trace_close(&t);
+  return exit_status;
+}
+
+/* All files, also those after one that failed. */
+static int replay_files(const replay_options *options, const tool_files *files) {
+  int exit_status = TOOL_OK;
+  if (!options->is_json) {
+    print_head(options);
+  }
+  for (size_t i = 0; i < files->count; i++) {
+    if (replay_file(options, files->paths[i]) != TOOL_OK) {
+      exit_status = TOOL_FAILED;
+    }
+  }
+  if (!options->is_json) {
+    print_legend(options);
+  }
+  return exit_status;
+}
+
+static bool read_stealing(const char *text, tarn_stealing *stealing) {
+  for (size_t i = 0; i < sizeof(stealing_names) / sizeof(stealing_names[0]); i++) {
+    if (strcmp(text, stealing_names[i]) == 0) {
+      *stealing = (tarn_stealing)i;
+      return true;
+    }
+  }
+  (void)fprintf(stderr, "tarn: --stealing takes never, short or always, not '%s'\n", text);
+  return false;
+}
+
+/* The texts of the arguments, NULL where they are not given. */
+typedef struct replay_texts {
+  const char *stealing, *capacity, *repeat, *seed;
+} replay_texts;
+
+static bool read_options(const replay_texts *texts, replay_plan *plan) {
+  return (texts->stealing == NULL || read_stealing(texts->stealing, &plan->stealing)) &&
+         (texts->capacity == NULL || tool_read_bytes(texts->capacity, &plan->capacity_bytes)) &&
+         (texts->repeat == NULL || tool_read_number(texts->repeat, 1, 1000000, &plan->n_passes)) &&
+         (texts->seed == NULL || tool_read_number(texts->seed, 0, UINT64_MAX, &plan->seed));
+}
+
+static int replay_parsed(const replay_options *options, const tool_command *command,
+                         const tool_files *files) {
+  if (files->count == 0) {
+    (void)fprintf(stderr, "tarn replay: a trace is needed\nusage: tarn replay %s\n",
+                  command->arguments);
+    return TOOL_USAGE;
+  }
+  return replay_files(options, files);
+}
+
+int tool_replay(const tool_command *command, int argc, char **argv) {
+  replay_options options = {.plan = {.seed = 1, .n_passes = 1}};
+  replay_texts texts = {0};
+  bool has_device = false, has_stealing = false, has_capacity = false, has_repeat = false,
+       has_seed = false;
+  const tool_argument arguments[] = {
+      {"--json", &options.is_json, NULL},
+      {"--fit", &options.is_fit, NULL},
+      {"--device", &has_device, &options.plan.device},
+      {"--stealing", &has_stealing, &texts.stealing},
+      {"--capacity", &has_capacity, &texts.capacity},
+      {"--repeat", &has_repeat, &texts.repeat},
+      {"--seed", &has_seed, &texts.seed},
+  };
+  tool_files files = {.paths = calloc((size_t)argc + 1, sizeof(*files.paths))};
+  if (files.paths == NULL) {
+    (void)fprintf(stderr, "tarn: out of host memory\n");
+    return TOOL_FAILED;
+  }
+  int result = tool_parse_files(command, arguments, sizeof(arguments) / sizeof(arguments[0]), argc,
+                                argv, &files);
+  if (result < 0) {
+    result =
+        read_options(&texts, &options.plan) ? replay_parsed(&options, command, &files) : TOOL_USAGE;
+  }
+  free(files.paths);
+  return result;
+}
