@@ -249,6 +249,10 @@ static void words(void) {
   CHECK_STATUS(tarni_port_stream_query(conform_port, other), TARN_NOT_READY);
   CHECK_EQ(cells[0], 4);
   CHECK_OK(tarni_port_value_write(conform_port, stream, &cells[0], UINT64_C(1) << 40));
+  CHECK_OK(tarni_port_stream_sync(conform_port, stream));
+  if (!CHECK_EQ(cells[0], UINT64_C(1) << 40)) {
+    __atomic_store_n(&cells[0], UINT64_C(1) << 40, __ATOMIC_RELEASE); /* fail, but do not hang */
+  }
   CHECK_OK(tarni_port_stream_sync(conform_port, other));
   CHECK_EQ(cells[1], UINT64_MAX);
   CHECK_STATUS(
