@@ -37,14 +37,17 @@ bool tarni_sim_bytes_grow(int file, uint64_t size) {
   return !tarni_sim_store_strikes() && size <= INT64_MAX && ftruncate(file, (off_t)size) == 0;
 }
 
-void *tarni_sim_bytes_reserve(uint64_t size, uint64_t alignment) {
+static char *reserve_anywhere(uint64_t size) {
+  void *address =
+      raw_mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return address != MAP_FAILED ? address : NULL;
+}
+
+/* Reserves more than is needed and gives back what is left over. */
+static void *reserve_padded(uint64_t size, uint64_t alignment) {
   uint64_t padded;
-  if (tarni_sim_store_strikes() || !tarni_add(size, alignment, &padded)) {
-    return NULL;
-  }
-  char *address =
-      raw_mmap(NULL, padded, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) {
+  char *address = tarni_add(size, alignment, &padded) ? reserve_anywhere(padded) : NULL;
+  if (address == NULL) {
     return NULL;
   }
   char *aligned = address + (tarni_align_up((uintptr_t)address, alignment) - (uintptr_t)address);
@@ -56,6 +59,15 @@ void *tarni_sim_bytes_reserve(uint64_t size, uint64_t alignment) {
     (void)syscall(SYS_munmap, aligned + size, alignment - before);
   }
   return aligned;
+}
+
+void *tarni_sim_bytes_reserve(uint64_t size, uint64_t alignment) {
+  char *address = tarni_sim_store_strikes() ? NULL : reserve_anywhere(size);
+  if (address == NULL || tarni_is_aligned((uintptr_t)address, alignment)) {
+    return address;
+  }
+  (void)syscall(SYS_munmap, address, size);
+  return reserve_padded(size, alignment);
 }
 
 void *tarni_sim_bytes_pinned(uint64_t size) {

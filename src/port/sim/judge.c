@@ -33,10 +33,9 @@ typedef struct used_range {
   bool is_judged; /* not the words of value operations: they are there to be raced for */
 } used_range;
 
-enum { MAX_IMPLIED_RANGES = 2 };
-
+/* Kernels and pools name their ranges; of the others two are looked for. */
 static uint32_t work_n_ranges(const sim_work *work) {
-  return work->n_ranges + MAX_IMPLIED_RANGES;
+  return work->n_ranges != 0 || work->kind == SIM_OP_KERNEL ? work->n_ranges : 2;
 }
 
 static used_range range_at(sim_device *device, tarn_ptr address, uint64_t bytes, bool is_write) {
