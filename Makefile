@@ -7,7 +7,7 @@ JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 CTEST_ARGS ?=
 MAKEFLAGS += --no-print-directory
 # What `make run` shows.
-RUN_COMMAND ?= build/tarn probe
+RUN_COMMAND ?= build/tarn replay --repeat 3 --stealing always traces/*.trace.gz
 
 .PHONY: all run test test-release bench check install clean
 .PHONY: build dev asan tsan coverage fuzz test-asan test-tsan test-coverage test-clang

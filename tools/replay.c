@@ -88,7 +88,9 @@ static void print_row_json(const replay_options *options, const replay_row *row)
 
 /* ---- Table ---------------------------------------------------------------------------------- */
 
-static void print_head(const replay_options *options) {
+static void print_head(const replay_options *options, const tarn_device_info *device) {
+  char total[TOOL_TEXT];
+  printf("%s: %s, %s\n\n", device->name, device->model, tool_bytes(device->total_bytes, total));
   printf("%-18s %8s %9s %9s %7s %17s %17s %7s %6s %6s %6s%s\n", "TRACE", "EVENTS", "LIVE", "HELD",
          "RATIO", "PYTORCH", "EXPANDABLE", "CALLS", "US/MIB", "REPEAT", "WRONG",
          options->is_fit ? "       FIT" : "");
@@ -143,7 +145,8 @@ static int fail_row(const replay_row *row) {
   return TOOL_FAILED;
 }
 
-static int replay_trace(const replay_options *options, replay_row *row) {
+/* Runs one trace; `n_rows` counts what has been printed. */
+static int replay_trace(const replay_options *options, replay_row *row, size_t *n_rows) {
   if (!replay_run(row->name, row->trace, &options->plan, &row->result) ||
       row->result.status != TARN_OK) {
     return fail_row(row);
@@ -158,8 +161,12 @@ static int replay_trace(const replay_options *options, replay_row *row) {
   if (options->is_json) {
     print_row_json(options, row);
   } else {
+    if (*n_rows == 0) {
+      print_head(options, &row->result.device);
+    }
     print_row(options, row);
   }
+  ++*n_rows;
   (void)fflush(stdout);
   if (row->result.violations > 0) {
     (void)fprintf(stderr, "tarn: %s: %llu findings, the first: %s\n", row->path,
@@ -169,7 +176,7 @@ static int replay_trace(const replay_options *options, replay_row *row) {
   return TOOL_OK;
 }
 
-static int replay_file(const replay_options *options, const char *path) {
+static int replay_file(const replay_options *options, const char *path, size_t *n_rows) {
   static replay_row row;
   trace t;
   char error[TRACE_ERROR];
@@ -179,7 +186,7 @@ static int replay_file(const replay_options *options, const char *path) {
   }
   row = (replay_row){.path = path, .trace = &t};
   (void)peaks_name(path, row.name);
-  const int exit_status = replay_trace(options, &row);
+  const int exit_status = replay_trace(options, &row, n_rows);
   trace_close(&t);
   return exit_status;
 }
@@ -187,15 +194,13 @@ static int replay_file(const replay_options *options, const char *path) {
 /* All files, also those after one that failed. */
 static int replay_files(const replay_options *options, const tool_files *files) {
   int exit_status = TOOL_OK;
-  if (!options->is_json) {
-    print_head(options);
-  }
+  size_t n_rows = 0;
   for (size_t i = 0; i < files->count; i++) {
-    if (replay_file(options, files->paths[i]) != TOOL_OK) {
+    if (replay_file(options, files->paths[i], &n_rows) != TOOL_OK) {
       exit_status = TOOL_FAILED;
     }
   }
-  if (!options->is_json) {
+  if (!options->is_json && n_rows > 0) {
     print_legend(options);
   }
   return exit_status;

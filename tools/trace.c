@@ -2,7 +2,8 @@
  *
  * The reader of recorded programs: bytes are cut into lines, lines into fields, and every event is
  * checked against what is live at that point. Works on pieces of any size, so that a file is never
- * in memory as a whole. No locks: a reader belongs to one thread. */
+ * in memory as a whole. Compressed files are read by zlib, or, where tarn was built without it, by
+ * a gzip process. No locks: a reader belongs to one thread. */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,6 +18,9 @@
 #endif
 #if TARN_HAVE_ZLIB
 #include <zlib.h>
+#else
+#include <fcntl.h>
+#include <sys/wait.h>
 #endif
 
 enum { READ_BYTES = 1 << 16, FIRST_CAPACITY = 1024, MAX_FIELDS = 5 };
@@ -305,23 +309,54 @@ static bool feed_file(reader *r, const char *path) {
   return is_good;
 }
 #else
+/* Puts a gzip process between a compressed file and its reader; the file itself otherwise, or when
+ * that fails. */
+static FILE *open_plain(int file, pid_t *child) {
+  unsigned char magic[2] = {0};
+  int ends[2];
+  *child = -1;
+  if (pread(file, magic, sizeof(magic), 0) != 2 || magic[0] != 0x1f || magic[1] != 0x8b ||
+      pipe(ends) != 0) {
+    return fdopen(file, "rb");
+  }
+  *child = fork();
+  if (*child == 0) {
+    (void)dup2(file, STDIN_FILENO);
+    (void)dup2(ends[1], STDOUT_FILENO);
+    (void)execlp("gzip", "gzip", "-dc", (char *)NULL);
+    _exit(127);
+  }
+  (void)close(file);
+  (void)close(ends[1]);
+  return fdopen(ends[0], "rb");
+}
+
+/* Waits for the gzip process, where there is one; whether it succeeded. */
+static bool end_child(pid_t child) {
+  int status = 0;
+  return child <= 0 || (waitpid(child, &status, 0) == child && status == 0);
+}
+
 static bool feed_file(reader *r, const char *path) {
   static char buffer[READ_BYTES];
-  FILE *file = strcmp(path, "-") == 0 ? fdopen(dup(STDIN_FILENO), "rb") : fopen(path, "rb");
+  pid_t child;
+  const int descriptor = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY);
+  FILE *file = descriptor >= 0 ? open_plain(descriptor, &child) : NULL;
   if (file == NULL) {
     return refuse(r, "cannot be opened: %s", strerror(errno));
   }
-  size_t n = fread(buffer, 1, sizeof(buffer), file);
-  bool is_good = n < 2 || memcmp(buffer, "\x1f\x8b", 2) != 0 ||
-                 refuse(r, "is compressed, and this tarn was built without zlib; gunzip it first");
-  while (is_good && n > 0) {
+  bool is_good = true;
+  size_t n;
+  while (is_good && (n = fread(buffer, 1, sizeof(buffer), file)) > 0) {
     is_good = feed(r, buffer, n);
-    n = fread(buffer, 1, sizeof(buffer), file);
   }
   if (is_good && ferror(file) != 0) {
     is_good = refuse(r, "cannot be read further: %s", strerror(errno));
   }
   (void)fclose(file);
+  if (!end_child(child) && is_good) {
+    is_good = refuse(r, "the compressed file is damaged, or there is no gzip to read it");
+  }
   return is_good;
 }
 #endif
