@@ -69,12 +69,20 @@ static used_range work_range(sim_device *device, const sim_work *work, uint32_t 
   return (used_range){0};
 }
 
+/* What is no device's is ordinary memory, or it has gone since it was captured. */
+static bool range_is_there(const used_range *used) {
+  const tarn_sim_range *range = &used->range;
+  if (used->device == NULL) {
+    return range->bytes == 0 || tarni_sim_bytes_is_host(range->address, range->bytes);
+  }
+  return tarni_sim_range_is_mapped(used->device, range->address, range->bytes);
+}
+
 bool tarni_sim_oracle_is_mapped(sim_device *device, const sim_actor *actor, const sim_work *work) {
   bool is_mapped = true;
   for (uint32_t i = 0; i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
-    if (used.device == NULL ||
-        tarni_sim_range_is_mapped(used.device, used.range.address, used.range.bytes)) {
+    if (range_is_there(&used)) {
       continue;
     }
     is_mapped = false;
