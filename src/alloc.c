@@ -7,14 +7,19 @@
 
 /* ---- Misses ---- */
 
+static tarni_need small_need(const tarni_cache *cache, uint32_t class_index) {
+  return (tarni_need){
+      .lane = cache->lane, .size = tarni_slab_bytes(class_index), .alignment = TARNI_GRANULE};
+}
+
 /* A block of the class for the cache's owner, from the bins or from a new slab that is there.
  * UINT32_MAX: neither is. */
 static uint32_t small_take_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
   tarni_stack *stack = &cache->stacks[class_index];
   tarni_cache_fill_locked(heap, cache, class_index);
   if (stack->n == 0) {
-    const tarni_index extent = tarni_chunk_ready_locked(
-        heap, cache->lane, 0, tarni_slab_bytes(class_index), TARNI_GRANULE);
+    const tarni_need need = small_need(cache, class_index);
+    const tarni_index extent = tarni_chunk_ready_locked(heap, &need);
     if (extent == 0) {
       return UINT32_MAX;
     }
@@ -32,9 +37,9 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
                                 : small_take_locked(heap, cache, class_index);
   tarni_lock_release(&heap->lock);
   while (item == UINT32_MAX) {
+    const tarni_need need = small_need(cache, class_index);
     tarni_index extent;
-    TARN_TRY(tarni_shortage_obtain(heap, cache, 0, tarni_slab_bytes(class_index), TARNI_GRANULE,
-                                   &extent));
+    TARN_TRY(tarni_shortage_obtain(heap, cache, &need, &extent));
     tarni_lock_acquire(&heap->lock);
     if (extent != 0) {
       tarni_slab_make_locked(heap, extent, cache->lane, class_index);
@@ -51,14 +56,15 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
 
 static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size,
                               uint64_t alignment, tarn_ptr *block) {
+  const tarni_need need = {.lane = cache->lane, .zone = 1, .size = size, .alignment = alignment};
   tarni_lock_acquire(&heap->lock);
-  tarni_index extent = tarni_chunk_ready_locked(heap, cache->lane, 1, size, alignment);
+  tarni_index extent = tarni_chunk_ready_locked(heap, &need);
   if (extent != 0) {
     tarni_slab_make_locked(heap, extent, cache->lane, TARNI_CLASS_COUNT);
   }
   tarni_lock_release(&heap->lock);
   while (extent == 0) {
-    TARN_TRY(tarni_shortage_obtain(heap, cache, 1, size, alignment, &extent));
+    TARN_TRY(tarni_shortage_obtain(heap, cache, &need, &extent));
     if (extent != 0) {
       tarni_lock_acquire(&heap->lock);
       tarni_slab_make_locked(heap, extent, cache->lane, TARNI_CLASS_COUNT);

@@ -155,7 +155,7 @@ static void thread_exit(void *unused) {
     tarni_cache *cache = thread_caches;
     thread_caches = cache->next_in_thread;
     tarn_heap *heap = atomic_load_explicit(&cache->heap, memory_order_relaxed);
-    if (heap != NULL) {
+    if (heap != TARNI_NO_HEAP) {
       tarni_lock_acquire(&heap->lock);
       tarni_cache_empty_locked(heap, cache);
       cache_retire_counts(heap, cache);
@@ -207,7 +207,7 @@ static tarni_cache *cache_make(tarn_heap *heap, tarn_stream stream, tarni_index 
 static void thread_sweep_locked(void) {
   for (tarni_cache **link = &thread_caches; *link != NULL;) {
     tarni_cache *cache = *link;
-    if (atomic_load_explicit(&cache->heap, memory_order_relaxed) != NULL) {
+    if (atomic_load_explicit(&cache->heap, memory_order_relaxed) != TARNI_NO_HEAP) {
       link = &cache->next_in_thread;
       continue;
     }
@@ -242,13 +242,13 @@ static bool hot_is(tarn_heap *heap, tarn_stream stream) {
   return is_it;
 }
 
-tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **out) {
+tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
   if (hot_is(heap, stream)) {
-    *out = tarni_hot_cache;
+    *found = tarni_hot_cache;
     return TARN_OK;
   }
-  tarni_hot_cache = *out = thread_cache_for(heap, stream);
-  if (*out != NULL) {
+  tarni_hot_cache = *found = thread_cache_for(heap, stream);
+  if (*found != NULL) {
     return TARN_OK;
   }
   tarni_index lane;
@@ -272,7 +272,7 @@ tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **
   heap->caches = cache;
   tarni_lock_release(&heap->lock);
   tarni_lock_release(&registry_lock);
-  tarni_hot_cache = *out = cache;
+  tarni_hot_cache = *found = cache;
   return TARN_OK;
 }
 
@@ -284,7 +284,7 @@ void tarni_caches_close(tarn_heap *heap) {
     tarni_cache *cache = heap->caches;
     heap->caches = cache->next_in_heap;
     cache_retire_counts(heap, cache);
-    atomic_store_explicit(&cache->heap, NULL, memory_order_relaxed);
+    atomic_store_explicit(&cache->heap, TARNI_NO_HEAP, memory_order_relaxed);
   }
   tarni_lock_release(&heap->lock);
   tarni_lock_release(&registry_lock);

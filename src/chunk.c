@@ -74,68 +74,69 @@ void tarni_phys_give_locked(tarn_heap *heap, tarni_index index) {
 
 /* ---- Room that is there ---- */
 
+static bool extent_fits(const tarni_extent *extent, const tarni_need *need) {
+  const uint64_t start = tarni_align_up(extent->offset, need->alignment);
+  return extent->size >= need->size && start - extent->offset <= extent->size - need->size;
+}
+
 /* The lowest extent of a tree that fits and that the lane may use with no wait. */
-static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, tarni_index lane, uint64_t size,
-                                 uint64_t alignment) {
-  if (root == 0 || heap->extents[root].largest < size) {
+static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_need *need) {
+  if (root == 0 || heap->extents[root].largest < need->size) {
     return 0;
   }
   const tarni_extent *node = &heap->extents[root];
-  const tarni_index below = tree_find_met(heap, node->left, lane, size, alignment);
+  const tarni_index below = tree_find_met(heap, node->left, need);
   if (below != 0) {
     return below;
   }
-  const uint64_t start = tarni_align_up(node->offset, alignment);
-  if (node->size >= size && start - node->offset <= node->size - size &&
-      tarni_order_is_met_locked(heap, &node->order, lane)) {
+  if (extent_fits(node, need) && tarni_order_is_met_locked(heap, &node->order, need->lane)) {
     return root;
   }
-  return tree_find_met(heap, node->right, lane, size, alignment);
+  return tree_find_met(heap, node->right, need);
 }
 
-static tarni_index find_met(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
-                            uint64_t alignment) {
-  tarni_index found = tarni_extent_first_locked(heap, zone, 1 + lane, size, alignment);
+static tarni_index tree_first(tarn_heap *heap, uint32_t tree, const tarni_need *need) {
+  return tarni_extent_first_locked(heap, need->zone, tree, need->size, need->alignment);
+}
+
+static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
+  const tarni_index *trees = heap->zones[need->zone].trees;
+  tarni_index found = tree_first(heap, 1 + need->lane, need);
   if (found == 0) {
-    found = tarni_extent_first_locked(heap, zone, 1 + TARNI_LANE_COMMON, size, alignment);
+    found = tree_first(heap, 1 + TARNI_LANE_COMMON, need);
   }
   for (tarni_index other = 1; found == 0 && other < heap->n_lanes; other++) {
-    found = tree_find_met(heap, heap->zones[zone].trees[1 + other], lane, size, alignment);
+    found = tree_find_met(heap, trees[1 + other], need);
   }
-  if (found == 0) {
-    found =
-        tree_find_met(heap, heap->zones[zone].trees[1 + heap->max_lanes], lane, size, alignment);
-  }
-  return found;
+  return found != 0 ? found : tree_find_met(heap, trees[1 + heap->max_lanes], need);
 }
 
 /* Takes a free extent and cuts it to size; what is left over stays free. 0: no record is left. */
-static tarni_index take_cut(tarn_heap *heap, tarni_index index, uint64_t size, uint64_t alignment) {
+static tarni_index take_cut(tarn_heap *heap, tarni_index index, const tarni_need *need) {
   tarni_extent *extent = tarni_extent_at(heap, index);
-  const uint64_t start = tarni_align_up(extent->offset, alignment);
+  const uint64_t start = tarni_align_up(extent->offset, need->alignment);
   const tarni_order order = extent->order;
   tarni_extent_take_locked(heap, index);
-  if (!tarni_extent_cut_locked(heap, index, start, size)) {
+  if (!tarni_extent_cut_locked(heap, index, start, need->size)) {
     tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, &order);
     return 0;
   }
   return index;
 }
 
-tarni_index tarni_chunk_ready_locked(tarn_heap *heap, tarni_index lane, uint32_t zone,
-                                     uint64_t size, uint64_t alignment) {
-  const tarni_index found = find_met(heap, lane, zone, size, alignment);
-  return found != 0 ? take_cut(heap, found, size, alignment) : 0;
+tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need) {
+  const tarni_index found = find_met(heap, need);
+  return found != 0 ? take_cut(heap, found, need) : 0;
 }
 
 /* The lowest extent that fits, whoever has freed it, unless its fences are lost. */
-static tarni_index find_any(tarn_heap *heap, uint32_t zone, uint64_t size, uint64_t alignment) {
+static tarni_index find_any(tarn_heap *heap, const tarni_need *need) {
   tarni_index found = 0;
   for (uint32_t tree = 1; found == 0 && tree <= 1 + heap->max_lanes; tree++) {
     if (tree == heap->n_lanes + 1) {
       tree = 1 + heap->max_lanes;
     }
-    found = tarni_extent_first_locked(heap, zone, tree, size, alignment);
+    found = tree_first(heap, tree, need);
     if (found != 0 && tarni_order_is_lost_locked(heap, &heap->extents[found].order)) {
       found = 0;
     }
@@ -143,18 +144,17 @@ static tarni_index find_any(tarn_heap *heap, uint32_t zone, uint64_t size, uint6
   return found;
 }
 
-tarn_status tarni_chunk_steal_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
-                                   uint64_t alignment, tarni_index *extent) {
+tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarni_index *extent) {
   tarni_lock_acquire(&heap->lock);
-  const tarni_index found = find_any(heap, zone, size, alignment);
-  const tarni_index taken = found != 0 ? take_cut(heap, found, size, alignment) : 0;
+  const tarni_index found = find_any(heap, need);
+  const tarni_index taken = found != 0 ? take_cut(heap, found, need) : 0;
   const tarni_order order = taken != 0 ? tarni_extent_at(heap, taken)->order : (tarni_order){0};
   tarni_lock_release(&heap->lock);
   *extent = taken;
   if (taken == 0) {
     return TARN_OK;
   }
-  const tarn_status status = tarni_order_wait_grow(heap, &order, lane);
+  const tarn_status status = tarni_order_wait_grow(heap, &order, need->lane);
   if (status != TARN_OK) {
     tarni_lock_acquire(&heap->lock);
     tarni_extent_give_locked(heap, taken, TARNI_EXTENT_FREE, &order);

@@ -90,11 +90,11 @@ static bool window_try(const tarn_heap *heap, const grow_plan *plan, tarni_index
 }
 
 /* Windows that begin where a usable extent begins, and those that end where a free one ends. */
-static window window_best(const tarn_heap *heap, const grow_plan *plan, uint32_t zone,
-                          uint64_t size, uint64_t alignment) {
+static window window_best(const tarn_heap *heap, const grow_plan *plan, const tarni_need *need) {
+  const uint64_t size = need->size, alignment = need->alignment;
   window best = {.missing = UINT64_MAX};
   tarni_index run = 0; /* first extent of the present run of usable ones */
-  for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
+  for (tarni_index i = heap->zones[need->zone].head; i != 0; i = heap->extents[i].next) {
     const tarni_extent *extent = &heap->extents[i];
     if (!is_usable(heap, plan, extent)) {
       run = 0;
@@ -143,9 +143,9 @@ static bool window_take(tarn_heap *heap, grow_plan *plan, const window *chosen, 
   return true;
 }
 
-static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, uint32_t zone,
-                                      uint64_t size, uint64_t alignment) {
-  const window chosen = window_best(heap, plan, zone, size, alignment);
+static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
+  const uint64_t size = need->size;
+  const window chosen = window_best(heap, plan, need);
   if (chosen.missing == UINT64_MAX) {
     const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = size};
     return tarni_fail(TARN_ADDRESS_SPACE, "tarn_alloc", &facts,
@@ -357,6 +357,7 @@ static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
     chunk_settle_locked(heap, &plan->chunks[i]);
   }
   heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, heap->reserved_bytes);
+  tarn_assert(plan->n_pieces != 0);
   const tarni_index whole = plan->pieces[0].extent;
   for (uint32_t i = 1; i < plan->n_pieces; i++) {
     tarni_extent_append_locked(heap, whole, plan->pieces[i].extent);
@@ -393,12 +394,10 @@ static tarn_status plan_run(tarn_heap *heap, grow_plan *plan, tarn_status planne
 /* ---- Growing ---- */
 
 static grow_plan *plan_make(tarni_index lane, bool may_steal) {
-  grow_plan *plan = malloc(sizeof(*plan));
+  grow_plan *plan = calloc(1, sizeof(*plan));
   if (plan != NULL) {
     plan->lane = lane;
     plan->may_steal = may_steal;
-    plan->n_pieces = plan->n_chunks = plan->n_moved = plan->n_mapped = 0;
-    plan->waits = (tarni_order){0};
   }
   return plan;
 }
@@ -419,27 +418,27 @@ static tarni_index window_cut_locked(tarn_heap *heap, tarni_index whole, uint64_
   return 0;
 }
 
-tarn_status tarni_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
-                       uint64_t alignment, bool may_steal, tarni_index *out) {
-  *out = 0;
-  grow_plan *plan = plan_make(lane, may_steal);
+tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
+                       tarni_index *extent) {
+  *extent = 0;
+  grow_plan *plan = plan_make(need->lane, may_steal);
   if (plan == NULL) {
     return plan_fail();
   }
   tarni_lock_acquire(&heap->lock);
-  *out = tarni_chunk_ready_locked(heap, lane, zone, size, alignment); /* freed meanwhile */
+  *extent = tarni_chunk_ready_locked(heap, need); /* freed meanwhile */
   tarn_status status = TARN_OK;
-  if (*out == 0) {
-    status = plan_window_locked(heap, plan, zone, size, alignment);
+  if (*extent == 0) {
+    status = plan_window_locked(heap, plan, need);
     status = status == TARN_OK ? plan_chunks_locked(heap, plan, true) : status;
   }
   tarni_lock_release(&heap->lock);
-  if (*out == 0) {
+  if (*extent == 0) {
     tarni_index whole = 0;
     status = plan_run(heap, plan, status, &whole);
     if (status == TARN_OK) {
       tarni_lock_acquire(&heap->lock);
-      *out = window_cut_locked(heap, whole, plan->start, size);
+      *extent = window_cut_locked(heap, whole, plan->start, need->size);
       tarni_lock_release(&heap->lock);
     }
   }
@@ -447,8 +446,8 @@ tarn_status tarni_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_
   return status;
 }
 
-tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *whole) {
-  *whole = 0;
+tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent) {
+  *extent = 0;
   grow_plan *plan = plan_make(TARNI_LANE_COMMON, false);
   if (plan == NULL) {
     return plan_fail();
@@ -462,7 +461,7 @@ tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *whole) {
     status = plan_chunks_locked(heap, plan, false);
   }
   tarni_lock_release(&heap->lock);
-  status = plan_run(heap, plan, status, whole);
+  status = plan_run(heap, plan, status, extent);
   free(plan);
   return status;
 }

@@ -51,7 +51,7 @@ static bool metadata_open(tarn_heap *heap) {
   heap->extents = sparse_make(heap->max_extents * sizeof(*heap->extents));
   heap->chunks = sparse_make(heap->max_chunks * sizeof(*heap->chunks));
   heap->lanes = calloc(heap->max_lanes, sizeof(*heap->lanes));
-  heap->uses = calloc(HEAP_USES_BUCKETS, sizeof(*heap->uses));
+  heap->uses = calloc(HEAP_USES_BUCKETS, sizeof(void *));
   heap->uses_capacity = HEAP_USES_BUCKETS;
   heap->n_lanes = 1;
   heap->n_chunks = 1;

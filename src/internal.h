@@ -52,16 +52,14 @@ bool tarni_fences_poll_grow(tarn_heap *heap);
 /* Waits, on the host, for the oldest fence. False: there is none. */
 bool tarni_fences_wait_grow(tarn_heap *heap);
 tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
-tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index lane);
+tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);
 void tarni_lanes_close(tarn_heap *heap);
 
 /* ---- chunk.c: physical memory ---- */
 /* Finds an extent of `size` bytes for the lane that needs no driver call; BUSY, cut to size. */
-tarni_index tarni_chunk_ready_locked(tarn_heap *heap, tarni_index lane, uint32_t zone,
-                                     uint64_t size, uint64_t alignment);
+tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need);
 /* The same among what other lanes have freed, with the wait that it takes. */
-tarn_status tarni_chunk_steal_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
-                                   uint64_t alignment, tarni_index *extent);
+tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
 void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used);
 /* Unmaps what chunks have left, where that is complete by now. */
 void tarni_chunk_reap_grow(tarn_heap *heap);
@@ -90,18 +88,18 @@ static inline uint64_t tarni_chunk_bytes(const tarn_heap *heap, const tarni_phys
 
 /* ---- grow.c: more room ---- */
 /* Maps what is missing: idle chunks from elsewhere, then new ones. */
-tarn_status tarni_grow(tarn_heap *heap, tarni_index lane, uint32_t zone, uint64_t size,
-                       uint64_t alignment, bool may_steal, tarni_index *extent);
+tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
+                       tarni_index *extent);
 /* Creates and maps `size` bytes of new memory among the large blocks' addresses; BUSY. */
 tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent);
 
 /* ---- slab.c: blocks of one size, and the lanes' bins of free ones ---- */
 uint64_t tarni_slab_bytes(uint32_t class_index);
 /* Turns a BUSY extent into a slab. TARNI_CLASS_COUNT: one large block, handed out. */
-void tarni_slab_make_locked(tarn_heap *heap, tarni_index extent, tarni_index lane,
+void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane,
                             uint32_t class_index);
 /* Gives the extent of a slab with no live block back. */
-void tarni_slab_release_locked(tarn_heap *heap, tarni_index extent, const tarni_order *order);
+void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_order *order);
 void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item);
 /* Takes a block from the lane's bin or the common one; UINT32_MAX: there is none. */
 uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index);
@@ -114,7 +112,7 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 extern _Thread_local tarni_cache *tarni_hot_cache; /* the one that this thread used last */
 
 /* This thread's cache for the stream, made if need be; it is the hot one then. */
-tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **cache);
+tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **found);
 /* Empties a cache into its lane. pre: the lock is held, and the caller owns it or has revoked it.
  */
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache);
@@ -151,8 +149,8 @@ static inline void tarni_count(_Atomic uint64_t *counter, uint64_t n) {
 }
 
 /* ---- shortage.c: the ladder ---- */
-tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, uint32_t zone, uint64_t size,
-                                  uint64_t alignment, tarni_index *extent);
+tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
+                                  tarni_index *extent);
 
 /* ---- use.c: blocks that several streams use ---- */
 /* Makes free blocks of those whose uses are complete. */

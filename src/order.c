@@ -111,7 +111,7 @@ static void fence_drop_oldest_locked(tarni_lane *lane) {
 /* Asks for one lane's oldest fence. */
 static tarn_status fence_poll(tarn_heap *heap, tarni_index index) {
   tarni_lane *lane = &heap->lanes[index];
-  const tarni_event event = lane->fences[lane->first_fence].event;
+  tarni_event event = lane->fences[lane->first_fence].event;
   const tarn_status status = tarni_port_event_query(heap->port, event);
   if (status == TARN_OK) {
     tarni_lock_acquire(&heap->lock);

@@ -19,8 +19,7 @@
 typedef struct shortage {
   tarn_heap *heap;
   tarni_cache *cache;
-  uint32_t zone;
-  uint64_t size, alignment;
+  const tarni_need *need;
   tarni_index extent; /* found */
 } shortage;
 
@@ -30,13 +29,12 @@ static bool is_shortage(tarn_status status) {
 }
 
 /* Whether there is room by now that takes no driver call. */
-static bool try_ready(shortage *need) {
-  tarn_heap *heap = need->heap;
+static bool try_ready(shortage *at) {
+  tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
-  need->extent =
-      tarni_chunk_ready_locked(heap, need->cache->lane, need->zone, need->size, need->alignment);
+  at->extent = tarni_chunk_ready_locked(heap, at->need);
   tarni_lock_release(&heap->lock);
-  return need->extent != 0;
+  return at->extent != 0;
 }
 
 /* Lanes of retired streams whose work is complete: what they hold is everybody's. */
@@ -59,76 +57,74 @@ static void reap(tarn_heap *heap) {
   tarni_chunk_reap_grow(heap);
 }
 
-static void collect_own(shortage *need) {
-  tarn_heap *heap = need->heap;
+static void collect_own(shortage *at) {
+  tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
-  tarni_cache_empty_locked(heap, need->cache);
-  tarni_slab_collect_locked(heap, need->cache->lane, need->cache->lane + 1);
+  tarni_cache_empty_locked(heap, at->cache);
+  tarni_slab_collect_locked(heap, at->cache->lane, at->cache->lane + 1);
   tarni_lock_release(&heap->lock);
 }
 
-static void collect_all(shortage *need) {
-  tarn_heap *heap = need->heap;
+static void collect_all(shortage *at) {
+  tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
   tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
   tarni_lock_release(&heap->lock);
 }
 
-static tarn_status try_steal(shortage *need) {
-  return tarni_chunk_steal_grow(need->heap, need->cache->lane, need->zone, need->size,
-                                need->alignment, &need->extent);
+static tarn_status try_steal(shortage *at) {
+  return tarni_chunk_steal_grow(at->heap, at->need, &at->extent);
 }
 
-static tarn_status try_grow(shortage *need, bool may_steal) {
-  return tarni_grow(need->heap, need->cache->lane, need->zone, need->size, need->alignment,
-                    may_steal, &need->extent);
+static tarn_status try_grow(shortage *at, bool may_steal) {
+  return tarni_grow(at->heap, at->need, may_steal, &at->extent);
 }
 
 /* The steps that need nothing from anybody else. */
-static tarn_status climb_alone(shortage *need) {
-  const bool may_steal = need->heap->config.stealing == TARN_STEAL_ALWAYS;
-  reap(need->heap);
-  if (try_ready(need)) {
+static tarn_status climb_alone(shortage *at) {
+  const bool may_steal = at->heap->config.stealing == TARN_STEAL_ALWAYS;
+  reap(at->heap);
+  if (try_ready(at)) {
     return TARN_OK;
   }
-  collect_own(need);
-  if (try_ready(need)) {
+  collect_own(at);
+  if (try_ready(at)) {
     return TARN_OK;
   }
   if (may_steal) {
-    collect_all(need);
-    TARN_TRY(try_steal(need));
-    if (need->extent != 0) {
+    collect_all(at);
+    TARN_TRY(try_steal(at));
+    if (at->extent != 0) {
       return TARN_OK;
     }
   }
-  return try_grow(need, may_steal);
+  return try_grow(at, may_steal);
 }
 
 /* The steps under true shortage. */
-static tarn_status climb_together(shortage *need, tarn_status status) {
-  tarn_heap *heap = need->heap;
+static tarn_status climb_together(shortage *at, tarn_status status) {
+  tarn_heap *heap = at->heap;
   const bool may_steal = heap->config.stealing != TARN_STEAL_NEVER;
-  collect_all(need);
-  if (try_ready(need)) {
+  collect_all(at);
+  if (try_ready(at)) {
     return TARN_OK;
   }
   if (may_steal) {
-    TARN_TRY(try_steal(need));
-    if (need->extent != 0) {
+    TARN_TRY(try_steal(at));
+    if (at->extent != 0) {
       return TARN_OK;
     }
   }
-  status = try_grow(need, may_steal);
+  status = try_grow(at, may_steal);
   while (is_shortage(status)) {
     const uint64_t held = heap->reserved_bytes;
-    if (tarni_chunk_trim_grow(heap, held - tarni_min(held, need->size)) == TARN_OK &&
+    if (tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size)) == TARN_OK &&
         heap->reserved_bytes < held) {
-      status = try_grow(need, may_steal);
+      status = try_grow(at, may_steal);
     } else if (tarni_fences_wait_grow(heap)) {
       reap(heap);
-      status = try_ready(need) ? TARN_OK : try_grow(need, may_steal);
+      status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
     } else {
       return status;
     }
@@ -148,8 +144,8 @@ static uint64_t largest_free_locked(const tarn_heap *heap) {
 }
 
 /* The error with all the numbers. The driver's own code is kept from the error before it. */
-static tarn_status shortage_fail(const shortage *need, tarn_status status) {
-  tarn_heap *heap = need->heap;
+static tarn_status shortage_fail(const shortage *at, tarn_status status) {
+  tarn_heap *heap = at->heap;
   tarn_error cause = {.size = sizeof(cause)};
   (void)tarn_last_error(&cause);
   tarn_heap_stats stats = {.size = sizeof(stats)};
@@ -158,7 +154,7 @@ static tarn_status shortage_fail(const shortage *need, tarn_status status) {
   const uint64_t largest = largest_free_locked(heap);
   tarni_lock_release(&heap->lock);
   const tarni_facts facts = {.device = heap->port->device.name,
-                             .requested_bytes = need->size,
+                             .requested_bytes = at->need->size,
                              .available_bytes = largest,
                              .driver_code = cause.driver_code,
                              .driver_name = cause.driver_name};
@@ -166,36 +162,35 @@ static tarn_status shortage_fail(const shortage *need, tarn_status status) {
                     "Free blocks, trim other heaps, or raise the limit.",
                     "no room for %llu bytes: live %llu, cached %llu, pending %llu, held %llu of "
                     "at most %llu, largest free %llu%s%s",
-                    (unsigned long long)need->size, (unsigned long long)stats.live_bytes,
+                    (unsigned long long)at->need->size, (unsigned long long)stats.live_bytes,
                     (unsigned long long)stats.cached_bytes, (unsigned long long)stats.pending_bytes,
                     (unsigned long long)stats.reserved_bytes, (unsigned long long)stats.limit_bytes,
                     (unsigned long long)largest,
                     cause.driver_name[0] != '\0' ? "; the driver said " : "", cause.driver_name);
 }
 
-static tarn_status climb(shortage *need) {
-  tarn_status status = climb_alone(need);
+static tarn_status climb(shortage *at) {
+  tarn_status status = climb_alone(at);
   if (is_shortage(status)) {
-    status = climb_together(need, status);
+    status = climb_together(at, status);
   }
   return status;
 }
 
 /* post: TARN_OK and *extent is BUSY and the caller's, or 0: look into the bins again. */
-tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, uint32_t zone, uint64_t size,
-                                  uint64_t alignment, tarni_index *extent) {
-  shortage need = {
-      .heap = heap, .cache = cache, .zone = zone, .size = size, .alignment = alignment};
+tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
+                                  tarni_index *extent) {
+  shortage at = {.heap = heap, .cache = cache, .need = need};
   tarn_status status;
   for (;;) {
     tarni_lock_acquire(&heap->grow);
-    status = climb(&need);
+    status = climb(&at);
     tarni_lock_release(&heap->grow);
     if (!is_shortage(status) || heap->config.on_shortage == NULL ||
-        !heap->config.on_shortage(heap, size, heap->config.on_shortage_user)) {
+        !heap->config.on_shortage(heap, need->size, heap->config.on_shortage_user)) {
       break;
     }
   }
-  *extent = need.extent;
-  return is_shortage(status) ? shortage_fail(&need, status) : status;
+  *extent = at.extent;
+  return is_shortage(status) ? shortage_fail(&at, status) : status;
 }

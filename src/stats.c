@@ -104,6 +104,29 @@ static bool is_mapped(const tarn_heap *heap, const tarni_extent *extent, bool wa
   return true;
 }
 
+/* What an extent's kind promises. */
+static tarn_status check_extent(const tarn_heap *heap, tarni_index index, check_sum *sum) {
+  const tarni_extent *extent = &heap->extents[index];
+  const tarni_index page = heap->pages[extent->offset >> TARNI_GRANULE_LOG2];
+  if (extent->kind == TARNI_EXTENT_SLAB) {
+    sum->used += extent->size;
+    count_live(heap, extent, sum);
+  }
+  if (page != (extent->kind == TARNI_EXTENT_SLAB ? index : 0)) {
+    return check_fail("the page of an extent", index, page);
+  }
+  sum->free += extent->kind == TARNI_EXTENT_FREE ? extent->size : 0;
+  if (extent->kind == TARNI_EXTENT_ZOMBIE && extent->chunk != 0) {
+    sum->zombie_chunks += extent->size;
+  }
+  const bool must_be_mapped =
+      extent->kind == TARNI_EXTENT_SLAB || extent->kind == TARNI_EXTENT_FREE;
+  if (extent->kind != TARNI_EXTENT_BUSY && !is_mapped(heap, extent, must_be_mapped)) {
+    return check_fail("whether an extent is mapped", must_be_mapped, !must_be_mapped);
+  }
+  return TARN_OK;
+}
+
 /* Walks a zone: extents follow each other without a gap, and each is what its kind says. */
 static tarn_status check_zone(const tarn_heap *heap, uint32_t zone, check_sum *sum) {
   uint64_t at = heap->zones[zone].first;
@@ -113,26 +136,7 @@ static tarn_status check_zone(const tarn_heap *heap, uint32_t zone, check_sum *s
     if (extent->offset != at || extent->previous != previous || extent->size == 0) {
       return check_fail("the extents' partition", at, extent->offset);
     }
-    if (extent->kind == TARNI_EXTENT_SLAB) {
-      sum->used += extent->size;
-      count_live(heap, extent, sum);
-      if (heap->pages[at >> TARNI_GRANULE_LOG2] != i) {
-        return check_fail("the page of a slab", i, heap->pages[at >> TARNI_GRANULE_LOG2]);
-      }
-    }
-    if (extent->kind == TARNI_EXTENT_FREE) {
-      sum->free += extent->size;
-    }
-    if (extent->kind == TARNI_EXTENT_ZOMBIE && extent->chunk != 0) {
-      sum->zombie_chunks += extent->size;
-    }
-    if ((extent->kind == TARNI_EXTENT_SLAB || extent->kind == TARNI_EXTENT_FREE) &&
-        !is_mapped(heap, extent, true)) {
-      return check_fail("an extent that is mapped", 1, 0);
-    }
-    if (extent->kind == TARNI_EXTENT_VOID && !is_mapped(heap, extent, false)) {
-      return check_fail("an extent that is void", 0, 1);
-    }
+    TARN_TRY(check_extent(heap, i, sum));
     previous = i;
     at += extent->size;
   }

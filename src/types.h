@@ -101,6 +101,14 @@ typedef struct tarni_phys {
   tarni_index newer, older; /* idle: the list by age; unused: newer links the free records */
 } tarni_phys;
 
+/* What an allocation needs: room for a slab or a large block. */
+typedef struct tarni_need {
+  tarni_index lane;
+  uint32_t zone;
+  uint64_t size;      /* a multiple of the granule */
+  uint64_t alignment; /* a power of two, the granule or more */
+} tarni_need;
+
 /* ---- Lanes ---- */
 
 typedef struct tarni_fence {
@@ -157,7 +165,7 @@ typedef struct tarni_large {
 
 typedef struct tarni_cache {
   /* owner, or whoever has revoked it: */
-  _Atomic(struct tarn_heap *) heap; /* NULL: the heap is gone */
+  _Atomic(struct tarn_heap *) heap; /* TARNI_NO_HEAP: it is gone */
   tarn_stream stream;               /* TARNI_NO_STREAM when its lane is gone */
   tarni_index lane;
   uint32_t n_large;
@@ -179,6 +187,7 @@ typedef struct tarni_cache {
 } tarni_cache;
 
 #define TARNI_NO_STREAM ((tarn_stream)(intptr_t)-1)
+#define TARNI_NO_HEAP ((tarn_heap *)(intptr_t)-1)
 
 /* ---- The heap ---- */
 
