@@ -28,7 +28,7 @@ static bool has_membarrier;
 
 /* ---- Revoking ---- */
 
-/* Every thread of the process passes a full barrier. */
+/* Every thread of the process passes a full barrier. pre: a cache exists, so prepare() has run. */
 static void barrier_for_all(void) {
   if (has_membarrier) {
     (void)syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
@@ -99,6 +99,9 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
 }
 
 void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_final) {
+  if (heap->caches == NULL) {
+    return;
+  }
   for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
     atomic_store_explicit(&cache->is_revoked, 1, memory_order_relaxed);
   }
@@ -146,6 +149,12 @@ static void cache_destroy(tarni_cache *cache) {
   free(cache);
 }
 
+/* The heap forgets an empty cache, but not what it has counted. */
+static void cache_forget_locked(tarn_heap *heap, tarni_cache *cache) {
+  cache_retire_counts(heap, cache);
+  cache_unlink_locked(heap, cache);
+}
+
 /* The thread ends: its blocks stay with their streams. */
 static void thread_exit(void *unused) {
   (void)unused;
@@ -158,8 +167,7 @@ static void thread_exit(void *unused) {
     if (heap != TARNI_NO_HEAP) {
       tarni_lock_acquire(&heap->lock);
       tarni_cache_empty_locked(heap, cache);
-      cache_retire_counts(heap, cache);
-      cache_unlink_locked(heap, cache);
+      cache_forget_locked(heap, cache);
       tarni_lock_release(&heap->lock);
     }
     cache_destroy(cache);
@@ -203,11 +211,26 @@ static tarni_cache *cache_make(tarn_heap *heap, tarn_stream stream, tarni_index 
   return cache;
 }
 
+/* Whether the cache's heap is gone, or its stream: then the heap forgets it. */
+static bool cache_is_done(tarni_cache *cache) {
+  tarn_heap *heap = atomic_load_explicit(&cache->heap, memory_order_relaxed);
+  if (heap == TARNI_NO_HEAP) {
+    return true;
+  }
+  tarni_lock_acquire(&heap->lock);
+  const bool is_done = cache->stream == TARNI_NO_STREAM;
+  if (is_done) {
+    cache_forget_locked(heap, cache);
+  }
+  tarni_lock_release(&heap->lock);
+  return is_done;
+}
+
 /* Drops caches of this thread whose heap or stream is gone. */
 static void thread_sweep_locked(void) {
   for (tarni_cache **link = &thread_caches; *link != NULL;) {
     tarni_cache *cache = *link;
-    if (atomic_load_explicit(&cache->heap, memory_order_relaxed) != TARNI_NO_HEAP) {
+    if (!cache_is_done(cache)) {
       link = &cache->next_in_thread;
       continue;
     }
