@@ -80,18 +80,28 @@ bool tarni_order_is_lost_locked(const tarn_heap *heap, const tarni_order *order)
   return false;
 }
 
+/* A retired lane gives no more: its last fence is behind all that its stream was ever given. */
 uint64_t tarni_ticket_locked(tarn_heap *heap, tarni_index lane) {
-  return lane == TARNI_LANE_COMMON ? 0 : ++heap->lanes[lane].ticket;
+  tarni_lane *by = &heap->lanes[lane];
+  if (lane == TARNI_LANE_COMMON || by->is_retired) {
+    return by->ticket;
+  }
+  return ++by->ticket;
 }
 
 /* ---- Fences ---- */
 
-static tarn_status lane_lost(tarn_heap *heap, tarni_index lane, const char *operation) {
+static uint64_t lane_lose(tarn_heap *heap, tarni_index lane) {
   tarni_lock_acquire(&heap->lock);
   tarni_lane *known = &heap->lanes[lane];
   known->is_lost = true;
   const uint64_t id = known->stream_id;
   tarni_lock_release(&heap->lock);
+  return id;
+}
+
+static tarn_status lane_lost(tarn_heap *heap, tarni_index lane, const char *operation) {
+  const uint64_t id = lane_lose(heap, lane);
   const tarni_facts facts = {.device = heap->port->device.name};
   return tarni_fail(TARN_STATE, operation, &facts,
                     "Retire a stream (tarn_stream_retire) before it is destroyed.",
@@ -137,6 +147,34 @@ static tarn_status fence_room(tarn_heap *heap, tarni_index index, tarni_fence **
   return (*fence)->event != NULL ? TARN_OK : tarni_port_event_create(heap->port, &(*fence)->event);
 }
 
+/* Where a fence of the lane is recorded. A thread's default stream has a name in that thread only;
+ * for others the legacy default stream stands for it, which follows all threads' ones. */
+static tarn_status fence_stream(tarn_heap *heap, const tarni_lane *lane, tarn_stream *stream) {
+  *stream = lane->stream;
+  if (lane->stream == TARNI_STREAM_PER_THREAD) {
+    uint64_t id;
+    TARN_TRY(tarni_port_stream_id(heap->port, lane->stream, &id));
+    *stream = id == lane->stream_id ? lane->stream : TARNI_STREAM_LEGACY;
+  }
+  return TARN_OK;
+}
+
+/* A fence could not be recorded. Where the lane's stream is still there the error is reported as
+ * itself; else nothing can be proven about it any more. */
+static tarn_status fence_failed(tarn_heap *heap, tarni_index index, tarn_status status) {
+  const tarni_lane *lane = &heap->lanes[index];
+  uint64_t id;
+  if (status == TARN_DEVICE_LOST) {
+    (void)lane_lose(heap, index);
+    return status;
+  }
+  if (status != TARN_INVALID || lane->stream == TARNI_STREAM_PER_THREAD ||
+      (tarni_port_stream_id(heap->port, lane->stream, &id) == TARN_OK && id == lane->stream_id)) {
+    return status;
+  }
+  return lane_lost(heap, index, "tarn_alloc");
+}
+
 /* Records a fence for the ticket unless there is one. */
 static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t ticket) {
   tarni_lane *lane = &heap->lanes[index];
@@ -147,15 +185,16 @@ static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t tic
     return lane_lost(heap, index, "tarn_alloc");
   }
   tarni_fence *fence;
+  tarn_stream stream;
   TARN_TRY(fence_room(heap, index, &fence));
+  TARN_TRY(fence_stream(heap, lane, &stream));
   tarni_lock_acquire(&heap->lock);
   const uint64_t proven = lane->ticket; /* all that was given back before the record below */
   tarni_lock_release(&heap->lock);
-  const tarn_status status = tarni_port_event_record(heap->port, fence->event, lane->stream);
-  if (status == TARN_INVALID || status == TARN_DEVICE_LOST) {
-    return lane_lost(heap, index, "tarn_alloc");
+  const tarn_status status = tarni_port_event_record(heap->port, fence->event, stream);
+  if (status != TARN_OK) {
+    return fence_failed(heap, index, status);
   }
-  TARN_TRY(status);
   tarni_lock_acquire(&heap->lock);
   lane->n_fences += fence->ticket == 0;
   fence->ticket = proven;
@@ -222,10 +261,19 @@ tarn_status tarni_order_wait_grow(tarn_heap *heap, const tarni_order *order, tar
   return TARN_OK;
 }
 
+/* Lanes are added without heap->grow; none ever goes. */
+static uint32_t lanes_count(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const uint32_t n = heap->n_lanes;
+  tarni_lock_release(&heap->lock);
+  return n;
+}
+
 bool tarni_fences_poll_grow(tarn_heap *heap) {
+  const uint32_t n = lanes_count(heap);
   bool is_news = false;
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    while (heap->lanes[i].n_fences != 0 && !heap->lanes[i].is_lost) {
+  for (tarni_index i = 1; i < n; i++) {
+    while (heap->lanes[i].n_fences != 0) {
       const tarn_status status = fence_poll(heap, i);
       if (status != TARN_OK) {
         break; /* not ready, or not to be asked now (a capture): nothing is known, nothing is lost
@@ -238,9 +286,10 @@ bool tarni_fences_poll_grow(tarn_heap *heap) {
 }
 
 bool tarni_fences_wait_grow(tarn_heap *heap) {
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+  const uint32_t n = lanes_count(heap);
+  for (tarni_index i = 1; i < n; i++) {
     tarni_lane *lane = &heap->lanes[i];
-    if (lane->n_fences != 0 && !lane->is_lost &&
+    if (lane->n_fences != 0 &&
         tarni_port_event_sync(heap->port, lane->fences[lane->first_fence].event) == TARN_OK) {
       tarni_lock_acquire(&heap->lock);
       fence_drop_oldest_locked(lane);
@@ -277,6 +326,7 @@ static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) 
   lane->stream_id = stream_id;
   lane->stream = stream;
   lane->is_retired = false;
+  lane->is_lost = false;
   if (lane->waited != NULL) {
     memset(lane->waited, 0, lane->n_waited * sizeof(*lane->waited));
   }
@@ -288,7 +338,9 @@ tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *la
   TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
   tarni_lock_acquire(&heap->lock);
   *lane = lane_by_id(heap, id);
-  if (*lane == 0) {
+  if (*lane != 0) {
+    heap->lanes[*lane].is_lost = false; /* the driver knows the stream: it is there after all */
+  } else {
     *lane = lane_unused(heap);
     if (*lane != 0) {
       lane_open(&heap->lanes[*lane], id, stream);
