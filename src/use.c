@@ -85,17 +85,20 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
 
 /* ---- Freeing ---- */
 
-/* The block is free in the order of the lane that freed it. */
+/* The block is free in the order of the lane that freed it, or of none when that is complete: the
+ * lane's stream may be gone by now, and its record another stream's. */
 static void block_finish_locked(tarn_heap *heap, const tarni_uses *uses) {
+  const bool is_complete = uses->free_ticket <= heap->lanes[uses->free_lane].complete;
+  const tarni_index lane = is_complete ? TARNI_LANE_COMMON : uses->free_lane;
   heap->pending_bytes -= uses->bytes;
   if (uses->offset < heap->small_end) {
     const tarni_index slab = heap->pages[uses->offset >> TARNI_GRANULE_LOG2];
-    tarni_bin_put_locked(heap, uses->free_lane, tarni_extent_at(heap, slab)->class_index,
+    tarni_bin_put_locked(heap, lane, tarni_extent_at(heap, slab)->class_index,
                          (uint32_t)(uses->offset >> 8));
     return;
   }
   tarni_order order = {0};
-  (void)tarni_order_add(&order, uses->free_lane, uses->free_ticket);
+  (void)tarni_order_add(&order, lane, uses->free_ticket);
   tarni_slab_release_locked(heap, heap->pages[uses->offset >> TARNI_GRANULE_LOG2], &order);
 }
 
