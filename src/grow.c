@@ -8,7 +8,8 @@
  *
  * Three steps: plan under heap->lock (what is taken is BUSY then, out of everybody's sight), do it
  * with no lock but heap->grow, then commit or restore under heap->lock. A failure restores all that
- * was planned (I4). */
+ * was planned (I4). Where the driver does not even let it be undone, what it took stays BUSY, its
+ * new memory counts as quarantined, and undoing is tried again whenever the heap is short. */
 #include <stdlib.h>
 
 #include "base/bits.h"
@@ -16,8 +17,7 @@
 
 enum {
   GROW_MAX_CHUNK = 32 << 20, /* no chunk is larger than this many bytes, */
-  GROW_CHUNK_SHARE = 1024,   /* nor than this part of what the heap holds */
-  GROW_MAX_CHUNKS = 4096,    /* in one plan */
+  GROW_CHUNK_SHARE = 4096,   /* nor than this part of what the heap holds */
   GROW_MAX_PIECES = 64,      /* extents that one window is made of */
   GROW_SLACK_SHARE = 256,    /* memory above the peak of use by this part is made, not moved */
 };
@@ -34,19 +34,22 @@ typedef struct plan_chunk {
   uint32_t old_unit;
   uint32_t n_units;
   uint64_t offset; /* where it goes */
+  bool is_mapped;  /* there, too */
 } plan_chunk;
 
-typedef struct grow_plan {
+typedef struct tarni_growth {
+  struct tarni_growth *next; /* of those that could not be undone yet */
   tarni_index lane;
   bool may_steal;
   uint32_t n_pieces;
   uint32_t n_chunks;
   uint32_t n_moved;
-  uint32_t n_mapped;
-  uint64_t start, end; /* the window */
-  tarni_order waits;   /* of the chunks that move */
+  uint32_t max_chunks;
+  uint64_t start, end;  /* the window */
+  uint64_t stuck_bytes; /* of new chunks that could not be released yet */
+  tarni_order waits;    /* of the chunks that move */
   plan_piece pieces[GROW_MAX_PIECES];
-  plan_chunk chunks[GROW_MAX_CHUNKS];
+  plan_chunk chunks[];
 } grow_plan;
 
 /* ---- Choosing the window ---- */
@@ -143,20 +146,24 @@ static bool window_take(tarn_heap *heap, grow_plan *plan, const window *chosen, 
   return true;
 }
 
+static tarn_status addresses_fail(const tarn_heap *heap, uint64_t size) {
+  const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = size};
+  return tarni_fail(TARN_ADDRESS_SPACE, "tarn_alloc", &facts,
+                    "Free blocks, so that their addresses come together.",
+                    "no %llu bytes of addresses are left in one piece", (unsigned long long)size);
+}
+
+static tarn_status records_fail(const tarn_heap *heap) {
+  return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free blocks.",
+                    "the heap has no records left for its %u extents", heap->max_extents);
+}
+
 static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
-  const uint64_t size = need->size;
   const window chosen = window_best(heap, plan, need);
   if (chosen.missing == UINT64_MAX) {
-    const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = size};
-    return tarni_fail(TARN_ADDRESS_SPACE, "tarn_alloc", &facts,
-                      "Free blocks, so that their addresses come together.",
-                      "no %llu bytes of addresses are left in one piece", (unsigned long long)size);
+    return addresses_fail(heap, need->size);
   }
-  if (!window_take(heap, plan, &chosen, size)) {
-    return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free blocks.",
-                      "the heap has no records left for its %u extents", heap->max_extents);
-  }
-  return TARN_OK;
+  return window_take(heap, plan, &chosen, need->size) ? TARN_OK : records_fail(heap);
 }
 
 /* ---- Choosing the chunks ---- */
@@ -174,7 +181,7 @@ static uint64_t plan_moves_locked(tarn_heap *heap, grow_plan *plan, uint64_t off
     tarni_order order;
     tarni_order waits = plan->waits;
     if (tarni_chunk_bytes(heap, chunk) <= end - offset && !is_in_window(heap, plan, chunk) &&
-        plan->n_chunks < GROW_MAX_CHUNKS &&
+        plan->n_chunks < plan->max_chunks &&
         tarni_chunk_may_leave_locked(heap, chunk, plan->lane, plan->may_steal, &order) &&
         tarni_order_unite(&waits, &order)) {
       const tarni_index zombie = tarni_chunk_isolate_locked(heap, chunk);
@@ -196,8 +203,9 @@ static uint64_t plan_moves_locked(tarn_heap *heap, grow_plan *plan, uint64_t off
   return offset;
 }
 
-static uint64_t chunk_cap(const tarn_heap *heap) {
-  const uint64_t share = tarni_max(heap->reserved_bytes / GROW_CHUNK_SHARE, heap->unit);
+/* The largest chunk for a heap that is to hold so much more. */
+static uint64_t chunk_cap(const tarn_heap *heap, uint64_t more) {
+  const uint64_t share = tarni_max((heap->reserved_bytes + more) / GROW_CHUNK_SHARE, heap->unit);
   const uint64_t cap = (uint64_t)1 << tarni_log2(share);
   return tarni_max(tarni_min(cap, GROW_MAX_CHUNK), heap->unit);
 }
@@ -221,13 +229,13 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
   if (more > heap->limit_bytes - tarni_min(heap->limit_bytes, heap->reserved_bytes)) {
     return limit_fail(heap, more);
   }
-  const uint64_t cap = chunk_cap(heap);
+  const uint64_t cap = chunk_cap(heap, more);
   while (offset < end) {
     const uint64_t bytes = tarni_min(cap, (uint64_t)1 << tarni_log2(end - offset));
-    const tarni_index index = plan->n_chunks < GROW_MAX_CHUNKS ? tarni_phys_take_locked(heap) : 0;
+    const tarni_index index = plan->n_chunks < plan->max_chunks ? tarni_phys_take_locked(heap) : 0;
     if (index == 0) {
-      return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Ask for less at once.",
-                        "one allocation needs more than %d chunks", GROW_MAX_CHUNKS);
+      return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free blocks, and trim the heap.",
+                        "the heap has no records left for its %u chunks", heap->max_chunks);
     }
     const uint32_t n_units = (uint32_t)(bytes / heap->unit);
     heap->chunks[index] = (tarni_phys){.n_units = n_units};
@@ -274,10 +282,10 @@ static tarn_status plan_perform(tarn_heap *heap, grow_plan *plan) {
     }
   }
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
-    const plan_chunk *planned = &plan->chunks[i];
+    plan_chunk *planned = &plan->chunks[i];
     TARN_TRY(tarni_port_map(heap->port, heap->base + planned->offset, planned->n_units * heap->unit,
                             heap->chunks[planned->chunk].handle));
-    plan->n_mapped = i + 1;
+    planned->is_mapped = true;
   }
   for (uint32_t i = 0; i < plan->n_pieces; i++) {
     const tarni_extent *piece = tarni_extent_at(heap, plan->pieces[i].extent);
@@ -288,33 +296,32 @@ static tarn_status plan_perform(tarn_heap *heap, grow_plan *plan) {
   return TARN_OK;
 }
 
-/* Undoes the driver calls of a plan that failed: unmaps what it mapped, releases what it made.
- * False: something is still mapped, for all that is known. */
-static bool plan_undo(tarn_heap *heap, grow_plan *plan) {
-  bool is_undone = true;
+/* Undoes the driver calls of a plan that failed: unmaps what it mapped, releases what it made. May
+ * be called again where it fails: stuck_bytes are those of new chunks that are still there. */
+static tarn_status plan_undo(tarn_heap *heap, grow_plan *plan) {
+  tarn_status result = TARN_OK;
+  plan->stuck_bytes = 0;
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
-    const plan_chunk *planned = &plan->chunks[i];
+    plan_chunk *planned = &plan->chunks[i];
     tarni_phys *chunk = &heap->chunks[planned->chunk];
     const uint64_t bytes = planned->n_units * heap->unit;
-    if (i < plan->n_mapped) {
-      is_undone =
-          tarni_port_unmap(heap->port, heap->base + planned->offset, bytes) == TARN_OK && is_undone;
+    tarn_status status = TARN_OK;
+    if (planned->is_mapped) {
+      status = tarni_port_unmap(heap->port, heap->base + planned->offset, bytes);
+      planned->is_mapped = status != TARN_OK;
     }
-    if (planned->zombie == 0 && chunk->handle != 0) {
-      if (tarni_port_release(heap->port, chunk->handle) != TARN_OK) {
-        tarni_lock_acquire(&heap->lock);
-        heap->quarantined_bytes += bytes;
-        tarni_lock_release(&heap->lock);
-      }
-      chunk->handle = 0;
+    if (status == TARN_OK && planned->zombie == 0 && chunk->handle != 0) {
+      status = tarni_port_release(heap->port, chunk->handle);
+      chunk->handle = status == TARN_OK ? 0 : chunk->handle;
     }
+    plan->stuck_bytes += planned->zombie == 0 && status != TARN_OK ? bytes : 0;
+    result = result == TARN_OK ? status : result;
   }
-  return is_undone;
+  return result;
 }
 
-/* Everything that the plan took goes back to where it was. Addresses where something may still be
- * mapped stay out of use for good. */
-static void plan_restore_locked(tarn_heap *heap, grow_plan *plan, bool is_undone) {
+/* Everything that the plan took goes back to where it was. */
+static void plan_restore_locked(tarn_heap *heap, grow_plan *plan) {
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
     const plan_chunk *planned = &plan->chunks[i];
     if (planned->zombie != 0) {
@@ -327,10 +334,47 @@ static void plan_restore_locked(tarn_heap *heap, grow_plan *plan, bool is_undone
   }
   for (uint32_t i = 0; i < plan->n_pieces; i++) {
     const plan_piece *piece = &plan->pieces[i];
-    if (piece->kind == TARNI_EXTENT_FREE || is_undone) {
-      tarni_extent_give_locked(heap, piece->extent, piece->kind, &piece->order);
-    }
+    tarni_extent_give_locked(heap, piece->extent, piece->kind, &piece->order);
   }
+}
+
+/* The plan failed: it is undone and gone, or kept for a later try. The error stays the first. */
+static void plan_abandon(tarn_heap *heap, grow_plan *plan) {
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  const bool is_undone = plan_undo(heap, plan) == TARN_OK;
+  tarni_lock_acquire(&heap->lock);
+  if (is_undone) {
+    plan_restore_locked(heap, plan);
+  } else {
+    heap->quarantined_bytes += plan->stuck_bytes;
+    plan->next = heap->unfinished;
+    heap->unfinished = plan;
+  }
+  tarni_lock_release(&heap->lock);
+  if (is_undone) {
+    free(plan);
+  } else {
+    (void)tarni_fail_again(&error);
+  }
+}
+
+tarn_status tarni_grow_reap_grow(tarn_heap *heap) {
+  while (heap->unfinished != NULL) {
+    grow_plan *plan = heap->unfinished;
+    const uint64_t stuck = plan->stuck_bytes;
+    const tarn_status status = plan_undo(heap, plan);
+    tarni_lock_acquire(&heap->lock);
+    heap->quarantined_bytes -= stuck - plan->stuck_bytes;
+    if (status == TARN_OK) {
+      heap->unfinished = plan->next;
+      plan_restore_locked(heap, plan);
+    }
+    tarni_lock_release(&heap->lock);
+    TARN_TRY(status);
+    free(plan);
+  }
+  return TARN_OK;
 }
 
 static void chunk_settle_locked(tarn_heap *heap, const plan_chunk *planned) {
@@ -370,15 +414,13 @@ static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
   return whole;
 }
 
-/* Does what was planned. On failure all is as it was. post: *whole is BUSY. */
+/* Does what was planned. On failure all is as it was, and the plan is gone. post: *whole is BUSY.
+ */
 static tarn_status plan_run(tarn_heap *heap, grow_plan *plan, tarn_status planned,
                             tarni_index *whole) {
   const tarn_status status = planned == TARN_OK ? plan_perform(heap, plan) : planned;
   if (status != TARN_OK) {
-    const bool is_undone = plan_undo(heap, plan);
-    tarni_lock_acquire(&heap->lock);
-    plan_restore_locked(heap, plan, is_undone);
-    tarni_lock_release(&heap->lock);
+    plan_abandon(heap, plan);
     return status;
   }
   tarni_lock_acquire(&heap->lock);
@@ -393,38 +435,42 @@ static tarn_status plan_run(tarn_heap *heap, grow_plan *plan, tarn_status planne
 
 /* ---- Growing ---- */
 
-static grow_plan *plan_make(tarni_index lane, bool may_steal) {
-  grow_plan *plan = calloc(1, sizeof(*plan));
-  if (plan != NULL) {
-    plan->lane = lane;
-    plan->may_steal = may_steal;
+/* Each chunk of a plan covers a unit of the window at least, which touches two more than it fills.
+ */
+static tarn_status plan_make(const tarn_heap *heap, tarni_index lane, uint64_t size,
+                             grow_plan **plan) {
+  const uint64_t n = size / heap->unit + 3;
+  *plan = calloc(1, sizeof(**plan) + n * sizeof((*plan)->chunks[0]));
+  if (*plan == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
+                      "no host memory to plan the growth of the heap by %llu bytes",
+                      (unsigned long long)size);
   }
-  return plan;
+  (*plan)->lane = lane;
+  (*plan)->max_chunks = (uint32_t)n;
+  return TARN_OK;
 }
 
-static tarn_status plan_fail(void) {
-  return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
-                    "no host memory to plan the growth of the heap (%zu bytes)", sizeof(grow_plan));
-}
-
-/* Cuts the window out of the room that was made. 0: no record is left, the room stays free. */
-static tarni_index window_cut_locked(tarn_heap *heap, tarni_index whole, uint64_t start,
-                                     uint64_t size) {
+/* Cuts the window out of the room that was made. Without a record the room stays free. */
+static tarn_status window_cut(tarn_heap *heap, tarni_index whole, uint64_t start, uint64_t size,
+                              tarni_index *extent) {
+  tarni_lock_acquire(&heap->lock);
   const tarni_order order = tarni_extent_at(heap, whole)->order;
-  if (tarni_extent_cut_locked(heap, whole, start, size)) {
-    return whole;
+  const bool is_cut = tarni_extent_cut_locked(heap, whole, start, size);
+  if (!is_cut) {
+    tarni_extent_give_locked(heap, whole, TARNI_EXTENT_FREE, &order);
   }
-  tarni_extent_give_locked(heap, whole, TARNI_EXTENT_FREE, &order);
-  return 0;
+  tarni_lock_release(&heap->lock);
+  *extent = is_cut ? whole : 0;
+  return is_cut ? TARN_OK : records_fail(heap);
 }
 
 tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
                        tarni_index *extent) {
   *extent = 0;
-  grow_plan *plan = plan_make(need->lane, may_steal);
-  if (plan == NULL) {
-    return plan_fail();
-  }
+  grow_plan *plan;
+  TARN_TRY(plan_make(heap, need->lane, need->size, &plan));
+  plan->may_steal = may_steal;
   tarni_lock_acquire(&heap->lock);
   *extent = tarni_chunk_ready_locked(heap, need); /* freed meanwhile */
   tarn_status status = TARN_OK;
@@ -435,12 +481,8 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   tarni_lock_release(&heap->lock);
   if (*extent == 0) {
     tarni_index whole = 0;
-    status = plan_run(heap, plan, status, &whole);
-    if (status == TARN_OK) {
-      tarni_lock_acquire(&heap->lock);
-      *extent = window_cut_locked(heap, whole, plan->start, need->size);
-      tarni_lock_release(&heap->lock);
-    }
+    TARN_TRY(plan_run(heap, plan, status, &whole));
+    status = window_cut(heap, whole, plan->start, need->size, extent);
   }
   free(plan);
   return status;
@@ -448,20 +490,20 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
 
 tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent) {
   *extent = 0;
-  grow_plan *plan = plan_make(TARNI_LANE_COMMON, false);
-  if (plan == NULL) {
-    return plan_fail();
-  }
+  grow_plan *plan;
+  TARN_TRY(plan_make(heap, TARNI_LANE_COMMON, size, &plan));
   tarni_lock_acquire(&heap->lock);
   const tarni_index empty = tarni_extent_first_locked(heap, 1, TARNI_TREE_VOID, size, heap->unit);
-  const window chosen = {.start = empty != 0 ? tarni_extent_at(heap, empty)->offset : 0,
-                         .first = empty};
-  tarn_status status = TARN_ADDRESS_SPACE;
-  if (empty != 0 && window_take(heap, plan, &chosen, size)) {
-    status = plan_chunks_locked(heap, plan, false);
+  tarn_status status;
+  if (empty == 0) {
+    status = addresses_fail(heap, size);
+  } else {
+    const window chosen = {.start = tarni_extent_at(heap, empty)->offset, .first = empty};
+    status = window_take(heap, plan, &chosen, size) ? plan_chunks_locked(heap, plan, false)
+                                                    : records_fail(heap);
   }
   tarni_lock_release(&heap->lock);
-  status = plan_run(heap, plan, status, extent);
+  TARN_TRY(plan_run(heap, plan, status, extent));
   free(plan);
-  return status;
+  return TARN_OK;
 }

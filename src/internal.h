@@ -92,6 +92,8 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
                        tarni_index *extent);
 /* Creates and maps `size` bytes of new memory among the large blocks' addresses; BUSY. */
 tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent);
+/* Undoes failed growths that the driver did not let be undone before. */
+tarn_status tarni_grow_reap_grow(tarn_heap *heap);
 
 /* ---- slab.c: blocks of one size, and the lanes' bins of free ones ---- */
 uint64_t tarni_slab_bytes(uint32_t class_index);
@@ -109,7 +111,8 @@ void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index e
 void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 
 /* ---- cache.c: threads' caches ---- */
-extern _Thread_local tarni_cache *tarni_hot_cache; /* the one that this thread used last */
+/* The one that this thread used last. Initial-exec: one load, also in the shared library. */
+extern _Thread_local tarni_cache *tarni_hot_cache __attribute__((tls_model("initial-exec")));
 
 /* This thread's cache for the stream, made if need be; it is the hot one then. */
 tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **found);

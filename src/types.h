@@ -36,7 +36,7 @@ enum {
   TARNI_SHARED_BLOCK_MAX = 64 << 10,
   TARNI_SLAB_MIN_BYTES = 64 << 10,
   TARNI_ORDER_MAX = 4,    /* lanes that one extent may wait for; more are not merged */
-  TARNI_LARGE_CACHED = 8, /* large blocks that a cache keeps */
+  TARNI_LARGE_CACHED = 2, /* large blocks that a cache keeps */
   TARNI_FENCES = 4,       /* events that a lane has under way at most */
   TARNI_LANE_COMMON = 0,  /* the lane of what is known to be complete: usable by all */
 };
@@ -225,7 +225,8 @@ struct tarn_heap {
   tarni_index zombies;
   tarni_uses **uses; /* hash table of live blocks with uses */
   uint32_t n_uses, uses_capacity;
-  tarni_uses *pending; /* freed blocks with uses */
+  tarni_uses *pending;             /* freed blocks with uses */
+  struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;
   uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes, quarantined_bytes;
   uint64_t used_bytes, used_peak_bytes; /* in slabs */
