@@ -62,10 +62,11 @@ tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need);
 tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
 void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used);
 /* Unmaps what chunks have left, where that is complete by now. */
-void tarni_chunk_reap_grow(tarn_heap *heap);
+tarn_status tarni_chunk_reap_grow(tarn_heap *heap);
 /* Gives idle chunks back to the device until at most `keep` bytes are held. */
 tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep);
-void tarni_chunks_close(tarn_heap *heap);
+/* Gives all chunks back, whatever is on them. May be called again where it fails. */
+tarn_status tarni_chunks_close(tarn_heap *heap);
 
 tarni_index tarni_phys_take_locked(tarn_heap *heap); /* 0: no record is left */
 void tarni_phys_give_locked(tarn_heap *heap, tarni_index index);

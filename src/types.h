@@ -74,7 +74,7 @@ typedef struct tarni_extent {
   uint32_t n_blocks;
   uint8_t kind;
   uint8_t class_index;        /* SLAB: TARNI_CLASS_COUNT for a large block */
-  uint8_t state;              /* large block: tarni_block_state */
+  uint8_t state;              /* large block: tarni_block_state; ZOMBIE: 1 when unmapped */
   bool has_uses;              /* large block: named by tarn_use */
   tarni_index lane;           /* SLAB: who had it made; for reports */
   tarni_index previous, next; /* neighbours in address order; 0 at a zone's end */
