@@ -138,8 +138,8 @@ static tarn_status large_alloc(tarn_heap *heap, tarni_cache *cache, uint64_t byt
 }
 
 /* Everything but a small hit in the hot cache. */
-static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, tarn_stream stream,
-                              tarn_ptr *block) {
+TARNI_SLOW static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, tarn_stream stream,
+                                         tarn_ptr *block) {
   *block = 0;
   if (heap == NULL) {
     return tarni_fail(TARN_INVALID, "tarn_alloc", NULL, "Pass a heap.", "heap is NULL");

@@ -107,7 +107,7 @@ static tarni_index large_at(const tarn_heap *heap, uint64_t offset) {
   return extent->offset == offset && extent->state == TARNI_BLOCK_LIVE ? index : 0;
 }
 
-static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
+TARNI_SLOW static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
   if (block == 0) {
     return TARN_OK;
   }

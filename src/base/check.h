@@ -18,6 +18,9 @@ enum { TARNI_DEBUG_LEVEL = TARN_DEBUG_LEVEL };
 #define TARNI_LIKELY(x) __builtin_expect(!!(x), 1)
 #define TARNI_UNLIKELY(x) __builtin_expect(!!(x), 0)
 
+/* A slow path: kept out of the hot function, so that this one needs no stack frame. */
+#define TARNI_SLOW __attribute__((noinline, cold))
+
 /* Prints the failed condition and aborts: tarn is wrong about itself and must not go on. */
 __attribute__((noreturn, cold)) void tarni_check_failed(const char *condition, const char *file,
                                                         int line);
