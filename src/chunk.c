@@ -244,6 +244,7 @@ tarni_index tarni_chunk_isolate_locked(tarn_heap *heap, const tarni_phys *chunk)
 void tarni_zombie_add_locked(tarn_heap *heap, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   extent->kind = TARNI_EXTENT_ZOMBIE;
+  extent->state = 0;
   extent->link = heap->zombies;
   heap->zombies = index;
 }
@@ -264,110 +265,134 @@ static tarni_index zombie_take_locked(tarn_heap *heap) {
   return 0;
 }
 
-/* Unmaps a zombie, and releases its chunk where it has one. False: the driver refused. */
-static bool zombie_bury(tarn_heap *heap, tarni_index index) {
-  tarni_extent *extent = tarni_extent_at(heap, index);
-  if (tarni_port_unmap(heap->port, heap->base + extent->offset, extent->size) != TARN_OK) {
-    return false;
+/* Unmaps a zombie, and releases its chunk where it has one. May be called again where it fails. */
+static tarn_status zombie_empty(tarn_heap *heap, tarni_extent *extent) {
+  if (extent->state == 0) {
+    TARN_TRY(tarni_port_unmap(heap->port, heap->base + extent->offset, extent->size));
+    extent->state = 1;
   }
-  tarn_status status = TARN_OK;
   if (extent->chunk != 0) {
-    status = tarni_port_release(heap->port, heap->chunks[extent->chunk].handle);
+    TARN_TRY(tarni_port_release(heap->port, heap->chunks[extent->chunk].handle));
   }
-  tarni_lock_acquire(&heap->lock);
-  if (extent->chunk != 0) {
-    heap->reserved_bytes -= extent->size;
-    heap->quarantined_bytes += status != TARN_OK ? extent->size : 0;
-    tarni_phys_give_locked(heap, extent->chunk);
-    extent->chunk = 0;
-  }
-  extent->kind = TARNI_EXTENT_BUSY;
-  tarni_extent_give_locked(heap, index, TARNI_EXTENT_VOID, NULL);
-  tarni_lock_release(&heap->lock);
-  return true;
+  return TARN_OK;
 }
 
-void tarni_chunk_reap_grow(tarn_heap *heap) {
+static tarn_status zombie_bury(tarn_heap *heap, tarni_index index) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  const tarn_status status = zombie_empty(heap, extent);
+  tarni_lock_acquire(&heap->lock);
+  if (status != TARN_OK) {
+    extent->link = heap->zombies;
+    heap->zombies = index;
+  } else {
+    if (extent->chunk != 0) {
+      heap->reserved_bytes -= extent->size;
+      tarni_phys_give_locked(heap, extent->chunk);
+      extent->chunk = 0;
+    }
+    extent->kind = TARNI_EXTENT_BUSY;
+    tarni_extent_give_locked(heap, index, TARNI_EXTENT_VOID, NULL);
+  }
+  tarni_lock_release(&heap->lock);
+  return status;
+}
+
+tarn_status tarni_chunk_reap_grow(tarn_heap *heap) {
+  TARN_TRY(tarni_grow_reap_grow(heap));
   for (;;) {
     tarni_lock_acquire(&heap->lock);
     const tarni_index index = zombie_take_locked(heap);
     tarni_lock_release(&heap->lock);
     if (index == 0) {
-      return;
+      return TARN_OK;
     }
-    if (!zombie_bury(heap, index)) {
-      tarni_lock_acquire(&heap->lock);
-      tarni_zombie_add_locked(heap, index);
-      tarni_lock_release(&heap->lock);
-      return;
-    }
+    TARN_TRY(zombie_bury(heap, index));
   }
+}
+
+/* Sees to it that every zombie's end can be seen: fences that failed are recorded anew. */
+static tarn_status zombies_fence(tarn_heap *heap) {
+  tarn_status status = TARN_OK;
+  for (tarni_index index = heap->zombies; index != 0; index = heap->extents[index].link) {
+    const tarn_status fenced = tarni_order_fence_grow(heap, &heap->extents[index].order);
+    status = status == TARN_OK ? fenced : status;
+  }
+  return status;
 }
 
 /* ---- Trimming ---- */
 
-/* Makes a zombie of the oldest idle chunk, to be released with it. */
-static bool trim_one_locked(tarn_heap *heap, tarni_order *order) {
+/* Makes a zombie of the oldest idle chunk, to be released with it. Returns its size; 0: none. */
+static uint64_t trim_one_locked(tarn_heap *heap) {
+  tarni_order order;
   for (tarni_index index = heap->oldest_idle; index != 0; index = heap->chunks[index].newer) {
     tarni_phys *chunk = &heap->chunks[index];
-    if (!tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, order)) {
+    if (!tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order)) {
       continue;
     }
     const tarni_index zombie = tarni_chunk_isolate_locked(heap, chunk);
     if (zombie == 0) {
-      return false;
+      return 0;
     }
     tarni_idle_remove_locked(heap, index);
     for (uint32_t i = 0; i < chunk->n_units; i++) {
       heap->units[chunk->first_unit + i] = 0;
     }
-    tarni_extent_at(heap, zombie)->order = *order;
+    tarni_extent_at(heap, zombie)->order = order;
     tarni_extent_at(heap, zombie)->chunk = index;
     tarni_zombie_add_locked(heap, zombie);
-    return true;
+    return tarni_chunk_bytes(heap, chunk);
   }
-  return false;
+  return 0;
+}
+
+/* What zombies still hold goes anyway. */
+static uint64_t leaving_locked(const tarn_heap *heap) {
+  uint64_t bytes = 0;
+  for (tarni_index index = heap->zombies; index != 0; index = heap->extents[index].link) {
+    bytes += heap->extents[index].chunk != 0 ? heap->extents[index].size : 0;
+  }
+  return bytes;
 }
 
 tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep) {
-  uint64_t leaving = 0;
-  tarn_status status = TARN_OK;
-  for (bool is_more = true; is_more;) {
-    tarni_order order = {0};
-    tarni_lock_acquire(&heap->lock);
-    const tarni_index oldest = heap->oldest_idle;
-    const uint64_t bytes = oldest != 0 ? tarni_chunk_bytes(heap, &heap->chunks[oldest]) : 0;
-    is_more = heap->reserved_bytes - leaving > keep && trim_one_locked(heap, &order);
-    tarni_lock_release(&heap->lock);
-    if (is_more) {
-      leaving += bytes;
-      const tarn_status fenced = tarni_order_fence_grow(heap, &order);
-      status = status == TARN_OK ? fenced : status;
+  tarni_lock_acquire(&heap->lock);
+  uint64_t held = heap->reserved_bytes - leaving_locked(heap);
+  for (uint64_t bytes = 1; held > keep && bytes != 0; held -= bytes) {
+    bytes = trim_one_locked(heap);
+  }
+  tarni_lock_release(&heap->lock);
+  tarn_status status = zombies_fence(heap);
+  for (;;) {
+    (void)tarni_fences_poll_grow(heap);
+    const tarn_status reaped = tarni_chunk_reap_grow(heap);
+    status = status == TARN_OK ? reaped : status;
+    if (reaped != TARN_OK || heap->zombies == 0 || !tarni_fences_wait_grow(heap)) {
+      return status;
     }
   }
-  do {
-    (void)tarni_fences_poll_grow(heap);
-    tarni_chunk_reap_grow(heap);
-  } while (heap->zombies != 0 && tarni_fences_wait_grow(heap));
-  return status;
 }
 
 /* pre: no work uses the heap any more. */
-void tarni_chunks_close(tarn_heap *heap) {
-  for (tarni_index index = heap->zombies; index != 0; index = tarni_extent_at(heap, index)->link) {
-    const tarni_extent *extent = tarni_extent_at(heap, index);
-    (void)tarni_port_unmap(heap->port, heap->base + extent->offset, extent->size);
-    if (extent->chunk != 0) {
-      (void)tarni_port_release(heap->port, heap->chunks[extent->chunk].handle);
-      heap->chunks[extent->chunk].handle = 0;
-    }
+tarn_status tarni_chunks_close(tarn_heap *heap) {
+  TARN_TRY(tarni_grow_reap_grow(heap));
+  while (heap->zombies != 0) {
+    tarni_extent *extent = tarni_extent_at(heap, heap->zombies);
+    TARN_TRY(zombie_empty(heap, extent));
+    heap->chunks[extent->chunk].handle = 0; /* record 0, where it has none, is nobody's */
+    heap->zombies = extent->link;
   }
   for (tarni_index index = 1; index < heap->n_chunks; index++) {
-    const tarni_phys *chunk = &heap->chunks[index];
+    tarni_phys *chunk = &heap->chunks[index];
+    if (chunk->handle != 0 && chunk->n_units != 0) {
+      TARN_TRY(tarni_port_unmap(heap->port, heap->base + tarni_chunk_start(heap, chunk),
+                                tarni_chunk_bytes(heap, chunk)));
+      chunk->n_units = 0;
+    }
     if (chunk->handle != 0) {
-      (void)tarni_port_unmap(heap->port, heap->base + tarni_chunk_start(heap, chunk),
-                             tarni_chunk_bytes(heap, chunk));
-      (void)tarni_port_release(heap->port, chunk->handle);
+      TARN_TRY(tarni_port_release(heap->port, chunk->handle));
+      chunk->handle = 0;
     }
   }
+  return TARN_OK;
 }
