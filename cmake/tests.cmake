@@ -7,6 +7,7 @@ set(test_timeout_s 60)
 set(test_timeout_s_stress 300)
 set(test_timeout_s_fault 300)
 set(test_timeout_s_model 180)
+set(test_timeout_s_sim 120)
 
 file(GLOB support_sources CONFIGURE_DEPENDS tests/support/*.c)
 add_library(tarn_test_support STATIC ${support_sources})
@@ -41,10 +42,12 @@ if(TARN_PROFILE STREQUAL "tsan")
   endif()
 endif()
 
-set(sanitizer_environment
-  ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1
-  UBSAN_OPTIONS=print_stacktrace=1
-  TSAN_OPTIONS=second_deadlock_stack=1:allocator_may_return_null=1)
+# Looking for leaks at the end of a process takes 4 s on 64-bit ARM, however small the process is:
+# there, tests that start dozens of them do without. Elsewhere they do not.
+set(tests_of_many_processes unit.tool unit.cuda_driver unit.cuda_port unit.cuda_entries)
+set(asan_options detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1)
+set(ubsan_options print_stacktrace=1)
+set(tsan_options second_deadlock_stack=1:allocator_may_return_null=1)
 
 # tarn_add_test(NAME LABEL COMMAND...)
 function(tarn_add_test name label)
@@ -53,11 +56,15 @@ function(tarn_add_test name label)
   if(DEFINED test_timeout_s_${label})
     set(timeout_s ${test_timeout_s_${label}})
   endif()
+  if(name IN_LIST tests_of_many_processes AND CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
+    string(APPEND asan_options :detect_leaks=0)
+  endif()
   math(EXPR timeout_s "${timeout_s} * ${TARN_TIMEOUT_SCALE}")
   set_tests_properties(${name} PROPERTIES
     LABELS ${label} SKIP_RETURN_CODE 77 TIMEOUT ${timeout_s}
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-    ENVIRONMENT "TARN_TEST_BUILD_DIR=${PROJECT_BINARY_DIR};${sanitizer_environment}")
+    ENVIRONMENT "TARN_TEST_BUILD_DIR=${PROJECT_BINARY_DIR};ASAN_OPTIONS=${asan_options};\
+UBSAN_OPTIONS=${ubsan_options};TSAN_OPTIONS=${tsan_options}")
 endfunction()
 
 foreach(label IN LISTS test_labels)
