@@ -18,6 +18,9 @@ enum {
   HEAP_OVERSIZE = 4, /* addresses reserved, as a multiple of the device's memory */
 };
 
+/* Offsets of small blocks, in units of their alignment, and one more fit into 32 bits. */
+static const uint64_t small_max_bytes = ((uint64_t)UINT32_MAX - 1) * TARNI_ALIGNMENT;
+
 /* ---- Sparse arrays ---- */
 
 static void *sparse_make(uint64_t bytes) {
@@ -37,7 +40,7 @@ static uint64_t n_pages(const tarn_heap *heap) {
 }
 
 static uint64_t n_units(const tarn_heap *heap) {
-  return heap->size / heap->unit;
+  return heap->unit != 0 ? heap->size / heap->unit : 0;
 }
 
 static bool metadata_open(tarn_heap *heap) {
@@ -85,7 +88,7 @@ static tarn_status addresses_reserve(tarn_heap *heap) {
       break;
     }
   }
-  heap->small_end = tarni_align_down(heap->size / 2, heap->unit);
+  heap->small_end = tarni_align_down(tarni_min(heap->size / 2, small_max_bytes), heap->unit);
   return status;
 }
 
@@ -105,7 +108,7 @@ static tarn_status heap_open(tarn_heap *heap) {
                       "Use a device and a driver with virtual memory management.",
                       "%s has no virtual memory management", heap->port->device.name);
   }
-  heap->unit = heap->port->device.granularity_bytes;
+  heap->unit = tarni_max(heap->port->device.granularity_bytes, TARNI_GRANULE);
   heap->limit_bytes =
       heap->config.limit_bytes != 0 ? heap->config.limit_bytes : heap->port->device.total_bytes;
   TARN_TRY(addresses_reserve(heap));
@@ -161,26 +164,14 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
 
 /* ---- Unmaking ---- */
 
-/* Waits for all work of the lanes that may still use the heap's memory. */
-static tarn_status lanes_finish(tarn_heap *heap) {
-  tarn_status status = TARN_OK;
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    tarni_lane *lane = &heap->lanes[i];
-    if (lane->stream_id == 0) {
-      continue;
-    }
-    tarni_lock_acquire(&heap->lock);
-    tarni_order order = {0};
-    (void)tarni_order_add(&order, i, tarni_ticket_locked(heap, i));
-    tarni_lock_release(&heap->lock);
-    if (!lane->is_retired) {
-      const tarn_status fenced = tarni_order_fence_grow(heap, &order);
-      status = status == TARN_OK ? fenced : status;
-    }
-  }
-  while (tarni_fences_wait_grow(heap)) {
-  }
-  return status;
+/* Gives back all that the driver has given. May be called again where it fails. */
+static tarn_status heap_give_back(tarn_heap *heap) {
+  TARN_TRY(tarni_lanes_finish_grow(heap));
+  TARN_TRY(tarni_chunks_close(heap));
+  TARN_TRY(tarni_fences_close(heap));
+  TARN_TRY(tarni_port_unreserve(heap->port, heap->base, heap->size));
+  heap->base = 0;
+  return TARN_OK;
 }
 
 tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
@@ -192,15 +183,19 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   }
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
+  tarni_lock_acquire(&heap->grow);
+  const tarn_status status = heap_give_back(heap);
+  tarni_lock_release(&heap->grow);
+  if (status == TARN_DEVICE_LOST) {
+    heap->base = 0; /* the driver has nothing any more: what is left is the host's */
+  } else if (status != TARN_OK) {
+    return status;
+  }
+  tarni_caches_close(heap);
   if (n_live != NULL) {
     *n_live = stats.live_blocks;
   }
-  tarni_lock_acquire(&heap->grow);
-  const tarn_status status = lanes_finish(heap);
-  tarni_lock_release(&heap->grow);
-  tarni_caches_close(heap);
-  tarni_chunks_close(heap);
-  if (status == TARN_OK && stats.live_blocks != 0) {
+  if (stats.live_blocks != 0) {
     const tarni_facts facts = {.device = heap->port->device.name};
     (void)tarni_fail(TARN_BUSY, "tarn_heap_destroy", &facts,
                      "Free all blocks before the heap is destroyed.",
@@ -208,7 +203,7 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
                      (unsigned long long)stats.live_blocks, (unsigned long long)stats.live_bytes);
   }
   heap_close(heap);
-  return status;
+  return TARN_OK;
 }
 
 /* ---- The rest of its life ---- */
@@ -247,8 +242,24 @@ tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes) {
   return is_over ? tarn_heap_trim(heap, limit) : TARN_OK;
 }
 
+static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t limit = heap->limit_bytes;
+  tarni_lock_release(&heap->lock);
+  if (bytes <= limit) {
+    return TARN_OK;
+  }
+  const tarni_facts facts = {
+      .device = heap->port->device.name, .requested_bytes = bytes, .available_bytes = limit};
+  return tarni_fail(TARN_LIMIT, "tarn_heap_reserve", &facts,
+                    "Reserve less, or raise the limit with tarn_heap_set_limit.",
+                    "%llu bytes are more than the heap's limit of %llu", (unsigned long long)bytes,
+                    (unsigned long long)limit);
+}
+
 tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
   TARN_TRY(heap_check_given(heap, "tarn_heap_reserve"));
+  TARN_TRY(reserve_check(heap, bytes));
   tarn_status status = TARN_OK;
   tarni_lock_acquire(&heap->grow);
   while (status == TARN_OK && heap->reserved_bytes < bytes) {
@@ -271,7 +282,10 @@ tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
 tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
   TARN_TRY(heap_check_given(heap, "tarn_stream_retire"));
   tarni_index lane;
-  TARN_TRY(tarni_lane_find(heap, stream, &lane));
+  TARN_TRY(tarni_lane_known(heap, stream, &lane));
+  if (lane == 0) {
+    return TARN_OK;
+  }
   tarni_lock_acquire(&heap->grow);
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, lane, true);

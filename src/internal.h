@@ -51,8 +51,14 @@ tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order);
 bool tarni_fences_poll_grow(tarn_heap *heap);
 /* Waits, on the host, for the oldest fence. False: there is none. */
 bool tarni_fences_wait_grow(tarn_heap *heap);
+/* The lane of a stream, made if need be; or 0 where the heap does not know the stream. */
 tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
+tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);
+/* Waits, on the host, for all that the lanes' streams were given. */
+tarn_status tarni_lanes_finish_grow(tarn_heap *heap);
+/* Gives the fences back. May be called again where it fails. */
+tarn_status tarni_fences_close(tarn_heap *heap);
 void tarni_lanes_close(tarn_heap *heap);
 
 /* ---- chunk.c: physical memory ---- */
@@ -153,6 +159,8 @@ static inline void tarni_count(_Atomic uint64_t *counter, uint64_t n) {
 }
 
 /* ---- shortage.c: the ladder ---- */
+/* Takes note of all that is complete by now: blocks, retired streams, places that chunks left. */
+void tarni_shortage_reap_grow(tarn_heap *heap);
 tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
                                   tarni_index *extent);
 

@@ -332,21 +332,58 @@ static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) 
   }
 }
 
-tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+static tarni_index lane_known(tarn_heap *heap, uint64_t stream_id) {
+  const tarni_index lane = lane_by_id(heap, stream_id);
+  if (lane != 0) {
+    heap->lanes[lane].is_lost = false; /* the driver knows the stream: it is there after all */
+  }
+  return lane;
+}
+
+tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
   uint64_t id;
   *lane = 0;
   TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
   tarni_lock_acquire(&heap->lock);
-  *lane = lane_by_id(heap, id);
-  if (*lane != 0) {
-    heap->lanes[*lane].is_lost = false; /* the driver knows the stream: it is there after all */
-  } else {
-    *lane = lane_unused(heap);
-    if (*lane != 0) {
-      lane_open(&heap->lanes[*lane], id, stream);
+  *lane = lane_known(heap, id);
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
+static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream) {
+  tarni_lock_acquire(&heap->lock);
+  tarni_index lane = lane_known(heap, id);
+  if (lane == 0) {
+    lane = lane_unused(heap);
+    if (lane != 0) {
+      lane_open(&heap->lanes[lane], id, stream);
     }
   }
   tarni_lock_release(&heap->lock);
+  return lane;
+}
+
+/* All records are taken: those of retired streams come back once their work is complete. */
+static tarni_index lane_await(tarn_heap *heap, uint64_t id, tarn_stream stream) {
+  tarni_lock_acquire(&heap->grow);
+  tarni_shortage_reap_grow(heap);
+  tarni_index lane = lane_obtain(heap, id, stream);
+  while (lane == 0 && tarni_fences_wait_grow(heap)) {
+    tarni_shortage_reap_grow(heap);
+    lane = lane_obtain(heap, id, stream);
+  }
+  tarni_lock_release(&heap->grow);
+  return lane;
+}
+
+tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+  uint64_t id;
+  *lane = 0;
+  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
+  *lane = lane_obtain(heap, id, stream);
+  if (*lane == 0) {
+    *lane = lane_await(heap, id, stream);
+  }
   if (*lane == 0) {
     const tarni_facts facts = {.device = heap->port->device.name};
     return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts,
@@ -368,15 +405,72 @@ tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index) {
   return TARN_OK;
 }
 
+/* ---- The end ---- */
+
+/* Gives each lane a last ticket and a fence for it, where it has none. */
+static tarn_status lanes_fence(tarn_heap *heap) {
+  tarn_status status = TARN_OK;
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    if (heap->lanes[i].stream_id != 0) {
+      tarni_lock_acquire(&heap->lock);
+      const uint64_t ticket = tarni_ticket_locked(heap, i);
+      tarni_lock_release(&heap->lock);
+      const tarn_status fenced = fence_record(heap, i, ticket);
+      status = status == TARN_OK ? fenced : status;
+    }
+  }
+  return status;
+}
+
+static bool lanes_are_complete(const tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    if (heap->lanes[i].complete < heap->lanes[i].ticket) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* Plain memory is given back only when all work of the device is complete. */
+static tarn_status device_await(tarn_heap *heap) {
+  tarn_ptr plain;
+  TARN_TRY(tarni_port_plain_alloc(heap->port, heap->unit, &plain));
+  return tarni_port_plain_free(heap->port, plain);
+}
+
+tarn_status tarni_lanes_finish_grow(tarn_heap *heap) {
+  const tarn_status status = lanes_fence(heap);
+  while (status != TARN_DEVICE_LOST && tarni_fences_wait_grow(heap)) {
+  }
+  if (status == TARN_DEVICE_LOST || lanes_are_complete(heap)) {
+    return status;
+  }
+  TARN_TRY(device_await(heap)); /* some stream is gone or broken: everything is waited for */
+  tarni_lock_acquire(&heap->lock);
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    heap->lanes[i].complete = heap->lanes[i].ticket;
+  }
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
+tarn_status tarni_fences_close(tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    for (uint32_t j = 0; j < TARNI_FENCES; j++) {
+      tarni_fence *fence = &heap->lanes[i].fences[j];
+      if (fence->event != NULL) {
+        TARN_TRY(tarni_port_event_destroy(heap->port, fence->event));
+      }
+      *fence = (tarni_fence){0};
+    }
+    heap->lanes[i].n_fences = 0;
+  }
+  return TARN_OK;
+}
+
 void tarni_lanes_close(tarn_heap *heap) {
   for (tarni_index i = 0; heap->lanes != NULL && i < heap->n_lanes; i++) {
-    tarni_lane *lane = &heap->lanes[i];
-    for (uint32_t j = 0; j < TARNI_FENCES; j++) {
-      if (lane->fences[j].event != NULL) {
-        (void)tarni_port_event_destroy(heap->port, lane->fences[j].event);
-      }
-    }
-    free(lane->waited);
+    free(heap->lanes[i].waited);
   }
   free(heap->lanes);
 }

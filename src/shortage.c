@@ -50,11 +50,11 @@ static void settle_retired(tarn_heap *heap) {
   tarni_lock_release(&heap->lock);
 }
 
-static void reap(tarn_heap *heap) {
+void tarni_shortage_reap_grow(tarn_heap *heap) {
   (void)tarni_fences_poll_grow(heap);
   settle_retired(heap);
   tarni_uses_reap_grow(heap);
-  tarni_chunk_reap_grow(heap);
+  (void)tarni_chunk_reap_grow(heap); /* what the driver refuses now it may take the next time */
 }
 
 static void collect_own(shortage *at) {
@@ -84,7 +84,7 @@ static tarn_status try_grow(shortage *at, bool may_steal) {
 /* The steps that need nothing from anybody else. */
 static tarn_status climb_alone(shortage *at) {
   const bool may_steal = at->heap->config.stealing == TARN_STEAL_ALWAYS;
-  reap(at->heap);
+  tarni_shortage_reap_grow(at->heap);
   if (try_ready(at)) {
     return TARN_OK;
   }
@@ -119,11 +119,11 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   status = try_grow(at, may_steal);
   while (is_shortage(status)) {
     const uint64_t held = heap->reserved_bytes;
-    if (tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size)) == TARN_OK &&
-        heap->reserved_bytes < held) {
+    (void)tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size));
+    if (heap->reserved_bytes < held) {
       status = try_grow(at, may_steal);
     } else if (tarni_fences_wait_grow(heap)) {
-      reap(heap);
+      tarni_shortage_reap_grow(heap);
       status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
     } else {
       return status;

@@ -42,7 +42,9 @@ TARN_API tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap 
 
 /* Gives everything back to the device, after waiting for the work that uses it. Blocks that are
  * still live go with it: their number comes back in *n_live (NULL: not asked for), and their sum is
- * the last error's message. No other call on the heap may be under way. NULL is ignored. */
+ * the last error's message. No other call on the heap may be under way. NULL is ignored. When it
+ * fails the heap is still there, good for nothing but to be destroyed again. On a lost device
+ * nothing can be given back: the heap goes, with TARN_OK. */
 TARN_API tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live);
 
 /* The device that the heap is on: valid as long as the heap. */
@@ -85,7 +87,8 @@ typedef struct tarn_block_info {
 
 TARN_API tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info);
 
-/* Makes the heap hold at least `bytes` of physical memory, ready for use. */
+/* Makes the heap hold at least `bytes` of physical memory, ready for use by large blocks. When it
+ * fails the heap keeps what it has got by then. */
 TARN_API tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes);
 
 /* Gives memory that no block uses back to the device until at most `keep_bytes` are held. Waits for
