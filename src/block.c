@@ -32,7 +32,6 @@ tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *op
   const uint64_t offset = pointer - heap->base;
   tarni_block block = {0};
   tarni_lock_acquire(&heap->lock);
-  const bool is_mapped = offset < heap->size && heap->units[offset / heap->unit] != 0;
   const bool is_block = tarni_block_find_locked(heap, offset, &block);
   tarni_lock_release(&heap->lock);
   const tarni_facts facts = {.device = heap->port->device.name};
@@ -43,10 +42,10 @@ tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *op
                       (unsigned long long)(offset - block.offset), (unsigned long long)block.bytes,
                       (unsigned long long)(heap->base + block.offset));
   }
-  if (is_mapped) {
+  if (offset < heap->size) { /* all addresses of the reservation come from this heap */
     return tarni_fail(TARN_DOUBLE_FREE, operation, &facts,
                       "Free a block once, and do not use it afterwards.",
-                      "0x%llx is memory of this heap, but no live block", address);
+                      "0x%llx is an address of this heap, but in no live block", address);
   }
   return tarni_fail(
       TARN_FOREIGN, operation, &facts, "Give a block back to the heap that it came from.",
@@ -55,6 +54,8 @@ tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *op
 }
 
 tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info) {
+  static const tarn_block_info empty = {.size = sizeof(empty)};
+  TARN_TRY(tarni_struct_out(info, &empty, sizeof(empty), "tarn_block_get_info"));
   if (heap == NULL) {
     return tarni_fail(TARN_INVALID, "tarn_block_get_info", NULL, "Pass a heap.", "heap is NULL");
   }

@@ -59,6 +59,8 @@ static tarn_heap_stats stats_locked(const tarn_heap *heap) {
 }
 
 tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats) {
+  static const tarn_heap_stats empty = {.size = sizeof(empty)};
+  TARN_TRY(tarni_struct_out(stats, &empty, sizeof(empty), "tarn_heap_get_stats"));
   if (heap == NULL) {
     return tarni_fail(TARN_INVALID, "tarn_heap_get_stats", NULL, "Pass a heap.", "heap is NULL");
   }
