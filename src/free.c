@@ -107,7 +107,38 @@ static tarni_index large_at(const tarn_heap *heap, uint64_t offset) {
   return extent->offset == offset && extent->state == TARNI_BLOCK_LIVE ? index : 0;
 }
 
-TARNI_SLOW static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
+TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for a cache (I7).
+            * Without room for a lane either, the stream is waited for: then the block is
+            * everybody's. */
+    static tarn_status
+    free_bare(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
+  tarni_index lane = TARNI_LANE_COMMON;
+  if (tarni_lane_known(heap, stream, &lane) != TARN_OK || lane == TARNI_LANE_COMMON) {
+    TARN_TRY(tarni_port_stream_sync(heap->port, stream));
+  }
+  tarni_block block = {0};
+  tarni_lock_acquire(&heap->lock);
+  (void)tarni_block_find_locked(heap, offset, &block);
+  tarni_extent *slab = tarni_extent_at(heap, block.extent);
+  const bool is_small = slab->class_index != TARNI_CLASS_COUNT;
+  const bool has_uses =
+      is_small ? (heap->states[offset >> 8] & TARNI_SMALL_USED) != 0 : slab->has_uses;
+  heap->frees++;
+  heap->free_bytes += block.bytes;
+  if (is_small && !has_uses) {
+    heap->states[offset >> 8] = 0;
+    tarni_bin_put_locked(heap, lane, slab->class_index, (uint32_t)(offset >> 8));
+  } else if (!has_uses) {
+    tarni_order order = {0};
+    (void)tarni_order_add(&order, lane, tarni_ticket_locked(heap, lane));
+    slab->state = TARNI_BLOCK_FREE;
+    tarni_slab_release_locked(heap, block.extent, &order);
+  }
+  tarni_lock_release(&heap->lock);
+  return has_uses ? tarni_uses_free(heap, offset, lane) : TARN_OK;
+}
+
+static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
   if (block == 0) {
     return TARN_OK;
   }
@@ -123,7 +154,11 @@ TARNI_SLOW static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_st
     return tarni_block_refuse(heap, block, "tarn_free");
   }
   tarni_cache *cache;
-  TARN_TRY(tarni_cache_find(heap, stream, &cache));
+  const tarn_status status = tarni_cache_find(heap, stream, &cache);
+  if (status == TARN_HOST_MEMORY || status == TARN_LIMIT) {
+    return free_bare(heap, offset, stream);
+  }
+  TARN_TRY(status);
   return is_small ? small_free(heap, cache, (uint32_t)(offset >> 8))
                   : large_free(heap, cache, large);
 }
@@ -148,6 +183,19 @@ tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
   return free_slow(heap, block, stream);
 }
 
+/* Whether a request of so many bytes can have got this block. A block whose size is a power of two
+ * may have been asked for with an alignment, and so with any smaller size. */
+static bool size_fits(const tarn_heap *heap, const tarni_block *block, uint64_t bytes) {
+  if (bytes == 0 || bytes > block->bytes) {
+    return false;
+  }
+  if (block->offset >= heap->small_end) {
+    return tarni_align_up(bytes, TARNI_GRANULE) == block->bytes;
+  }
+  return tarni_class_size(tarni_class_of(bytes)) == block->bytes ||
+         (tarni_is_pow2(block->bytes) && block->bytes <= TARNI_SHARED_BLOCK_MAX);
+}
+
 tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes, tarn_stream stream) {
   if (heap != NULL && block != 0) {
     tarni_block found = {0};
@@ -155,12 +203,7 @@ tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes, tar
     tarni_lock_acquire(&heap->lock);
     const bool is_live = tarni_block_find_locked(heap, offset, &found) && found.is_live;
     tarni_lock_release(&heap->lock);
-    const bool fits = bytes <= found.bytes &&
-                      (offset >= heap->small_end
-                           ? tarni_align_up(tarni_max(bytes, 1), TARNI_GRANULE) == found.bytes
-                           : bytes != 0 && bytes <= TARNI_SMALL_MAX &&
-                                 tarni_class_size(tarni_class_of(bytes)) == found.bytes);
-    if (is_live && found.offset == offset && !fits) {
+    if (is_live && found.offset == offset && !size_fits(heap, &found, bytes)) {
       const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = bytes};
       return tarni_fail(TARN_WRONG_SIZE, "tarn_free_sized", &facts,
                         "Pass the size that was asked for, or use tarn_free.",

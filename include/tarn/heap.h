@@ -63,10 +63,11 @@ TARN_API tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_
 /* Frees a block in the order of the stream: what the stream was given before may still use it. The
  * caller sees to it that all other use of the block is ordered before this point of the stream, or
  * was named by tarn_use. 0 is ignored. A pointer that is no live block of this heap is refused with
- * a status that says why, and nothing happens. Never allocates, never fails for lack of memory. */
+ * a status that says why, and nothing happens. Never fails for lack of memory. */
 TARN_API tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream);
 
-/* The same for callers that know the size they asked for: a wrong one is TARN_WRONG_SIZE. */
+/* The same for callers that know the size they asked for: one that cannot have got this block is
+ * TARN_WRONG_SIZE. */
 TARN_API tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes,
                                      tarn_stream stream);
 
