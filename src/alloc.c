@@ -39,13 +39,17 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
   while (item == UINT32_MAX) {
     const tarni_need need = small_need(cache, class_index);
     tarni_index extent;
-    TARN_TRY(tarni_shortage_obtain(heap, cache, &need, &extent));
+    const tarn_status status = tarni_shortage_obtain(heap, cache, &need, &extent);
     tarni_lock_acquire(&heap->lock);
     if (extent != 0) {
       tarni_slab_make_locked(heap, extent, cache->lane, class_index);
     }
-    item = small_take_locked(heap, cache, class_index);
+    item =
+        small_take_locked(heap, cache, class_index); /* the search may have freed single blocks */
     tarni_lock_release(&heap->lock);
+    if (item == UINT32_MAX) {
+      TARN_TRY(status);
+    }
   }
   heap->states[item] = (uint8_t)(TARNI_SMALL_LIVE + class_index);
   tarni_count(&stack->allocs, 1);
