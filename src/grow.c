@@ -215,8 +215,11 @@ static tarn_status limit_fail(const tarn_heap *heap, uint64_t more) {
                              .requested_bytes = more,
                              .available_bytes = heap->limit_bytes -
                                                 tarni_min(heap->limit_bytes, heap->reserved_bytes)};
-  return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts,
-                    "Free blocks, or raise the limit with tarn_heap_set_limit.",
+  const bool is_device = heap->limit_bytes >= heap->port->device.total_bytes;
+  return tarni_fail(is_device ? TARN_DEVICE_MEMORY : TARN_LIMIT, "tarn_alloc", &facts,
+                    is_device ? "Free blocks."
+                              : "Free blocks, or raise the limit with "
+                                "tarn_heap_set_limit.",
                     "%llu more bytes would pass the heap's limit: %llu of %llu are held",
                     (unsigned long long)more, (unsigned long long)heap->reserved_bytes,
                     (unsigned long long)heap->limit_bytes);

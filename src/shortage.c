@@ -21,6 +21,7 @@ typedef struct shortage {
   tarni_cache *cache;
   const tarni_need *need;
   tarni_index extent; /* found */
+  tarn_error cause;   /* what the last step that needs the driver said */
 } shortage;
 
 /* Addresses count: those of zombies come back. */
@@ -73,12 +74,20 @@ static void collect_all(shortage *at) {
   tarni_lock_release(&heap->lock);
 }
 
+static tarn_status keep_cause(shortage *at, tarn_status status) {
+  if (is_shortage(status)) {
+    at->cause.size = sizeof(at->cause);
+    (void)tarn_last_error(&at->cause);
+  }
+  return status;
+}
+
 static tarn_status try_steal(shortage *at) {
-  return tarni_chunk_steal_grow(at->heap, at->need, &at->extent);
+  return keep_cause(at, tarni_chunk_steal_grow(at->heap, at->need, &at->extent));
 }
 
 static tarn_status try_grow(shortage *at, bool may_steal) {
-  return tarni_grow(at->heap, at->need, may_steal, &at->extent);
+  return keep_cause(at, tarni_grow(at->heap, at->need, may_steal, &at->extent));
 }
 
 /* The steps that need nothing from anybody else. */
@@ -146,8 +155,7 @@ static uint64_t largest_free_locked(const tarn_heap *heap) {
 /* The error with all the numbers. The driver's own code is kept from the error before it. */
 static tarn_status shortage_fail(const shortage *at, tarn_status status) {
   tarn_heap *heap = at->heap;
-  tarn_error cause = {.size = sizeof(cause)};
-  (void)tarn_last_error(&cause);
+  const tarn_error *cause = &at->cause;
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
   tarni_lock_acquire(&heap->lock);
@@ -156,8 +164,8 @@ static tarn_status shortage_fail(const shortage *at, tarn_status status) {
   const tarni_facts facts = {.device = heap->port->device.name,
                              .requested_bytes = at->need->size,
                              .available_bytes = largest,
-                             .driver_code = cause.driver_code,
-                             .driver_name = cause.driver_name};
+                             .driver_code = cause->driver_code,
+                             .driver_name = cause->driver_name};
   return tarni_fail(status, "tarn_alloc", &facts,
                     "Free blocks, trim other heaps, or raise the limit.",
                     "no room for %llu bytes: live %llu, cached %llu, pending %llu, held %llu of "
@@ -166,10 +174,23 @@ static tarn_status shortage_fail(const shortage *at, tarn_status status) {
                     (unsigned long long)stats.cached_bytes, (unsigned long long)stats.pending_bytes,
                     (unsigned long long)stats.reserved_bytes, (unsigned long long)stats.limit_bytes,
                     (unsigned long long)largest,
-                    cause.driver_name[0] != '\0' ? "; the driver said " : "", cause.driver_name);
+                    cause->driver_name[0] != '\0' ? "; the driver said " : "", cause->driver_name);
+}
+
+/* Whether no step can help: more than the heap may ever hold is asked for. */
+static bool is_beyond(shortage *at) {
+  tarn_heap *heap = at->heap;
+  tarni_lock_acquire(&heap->lock);
+  const bool is = at->need->size > tarni_max(heap->limit_bytes, heap->reserved_bytes);
+  tarni_lock_release(&heap->lock);
+  return is;
 }
 
 static tarn_status climb(shortage *at) {
+  if (is_beyond(at)) {
+    return at->heap->limit_bytes < at->heap->port->device.total_bytes ? TARN_LIMIT
+                                                                      : TARN_DEVICE_MEMORY;
+  }
   tarn_status status = climb_alone(at);
   if (is_shortage(status)) {
     status = climb_together(at, status);
