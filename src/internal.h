@@ -183,4 +183,7 @@ bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block
 /* Says why a pointer is no live block. */
 tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *operation);
 
+/* ---- stats.c: what was counted ---- */
+tarn_heap_stats tarni_stats_locked(const tarn_heap *heap);
+
 #endif

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The check of a heap: everything is counted anew from the structures and compared with the
+ * counters and with each other. Every byte belongs to one extent, every free extent is in its tree,
+ * every block of a slab is live, kept by one cache, in one bin or pending, and every chunk is where
+ * it says. Owns nothing; changes nothing but the scratch counts of slabs.
+ *
+ * Everything is under heap->lock. No other call may be under way: the caches of other threads are
+ * read as they are. */
+#include <stdlib.h>
+
+#include "base/bits.h"
+#include "internal.h"
+
+typedef struct audit {
+  tarn_heap *heap;
+  uint64_t used, free, busy, leaving; /* bytes of memory by the kind of extent it is in */
+  uint64_t live, live_blocks;
+  uint64_t n_treed;   /* extents that belong into a tree */
+  uint64_t n_marked;  /* live blocks that say that they have uses */
+  uint32_t *granules; /* by chunk: those in slabs */
+} audit;
+
+static tarn_status differ(const char *what, uint64_t counted, uint64_t found) {
+  return tarni_fail(TARN_CORRUPT, "tarn_heap_check", NULL,
+                    "This is a bug in tarn, or memory of the process was overwritten.",
+                    "%s: %llu by the books, %llu by the structures", what,
+                    (unsigned long long)counted, (unsigned long long)found);
+}
+
+static tarn_status compare(const char *what, uint64_t counted, uint64_t found) {
+  return counted == found ? TARN_OK : differ(what, counted, found);
+}
+
+/* ---- Extents ---- */
+
+/* Bytes of an extent that a chunk is mapped behind. */
+static uint64_t mapped_bytes(const tarn_heap *heap, const tarni_extent *extent) {
+  uint64_t bytes = 0;
+  const uint64_t end = extent->offset + extent->size;
+  for (uint64_t at = extent->offset; at < end;) {
+    const uint64_t stop = tarni_min(end, tarni_align_down(at, heap->unit) + heap->unit);
+    bytes += heap->units[at / heap->unit] != 0 ? stop - at : 0;
+    at = stop;
+  }
+  return bytes;
+}
+
+static void count_live(audit *sum, const tarni_extent *slab) {
+  const tarn_heap *heap = sum->heap;
+  if (slab->class_index == TARNI_CLASS_COUNT) {
+    const bool is_live = slab->state == TARNI_BLOCK_LIVE;
+    sum->live += is_live ? slab->size : 0;
+    sum->live_blocks += is_live;
+    sum->n_marked += is_live && slab->has_uses;
+    return;
+  }
+  for (uint32_t i = 0; i < slab->n_blocks; i++) {
+    const uint8_t state = heap->states[(slab->offset >> 8) + (uint64_t)i * slab->block_bytes_256];
+    sum->live += state != 0 ? (uint64_t)slab->block_bytes_256 << 8 : 0;
+    sum->live_blocks += state != 0;
+    sum->n_marked += (state & TARNI_SMALL_USED) != 0;
+  }
+}
+
+static tarn_status check_slab(audit *sum, tarni_index index) {
+  tarn_heap *heap = sum->heap;
+  tarni_extent *slab = tarni_extent_at(heap, index);
+  for (uint64_t at = slab->offset; at < slab->offset + slab->size; at += TARNI_GRANULE) {
+    TARN_TRY(compare("the page of a slab", index, heap->pages[at >> TARNI_GRANULE_LOG2]));
+    sum->granules[heap->units[at / heap->unit]]++;
+  }
+  const uint64_t live_blocks = sum->live_blocks;
+  count_live(sum, slab);
+  slab->n_seen = (uint32_t)(sum->live_blocks - live_blocks);
+  return TARN_OK;
+}
+
+/* What an extent's kind promises. */
+static tarn_status check_extent(audit *sum, tarni_index index) {
+  tarn_heap *heap = sum->heap;
+  const tarni_extent *extent = tarni_extent_at(heap, index);
+  const uint64_t mapped = mapped_bytes(heap, extent);
+  uint64_t expected = 0;
+  switch ((tarni_extent_kind)extent->kind) {
+  case TARNI_EXTENT_VOID:
+    sum->n_treed++;
+    break;
+  case TARNI_EXTENT_FREE:
+    sum->n_treed++;
+    sum->free += expected = extent->size;
+    break;
+  case TARNI_EXTENT_SLAB:
+    sum->used += expected = extent->size;
+    TARN_TRY(check_slab(sum, index));
+    break;
+  case TARNI_EXTENT_ZOMBIE:
+    sum->leaving += extent->chunk != 0 ? extent->size : 0;
+    break;
+  case TARNI_EXTENT_BUSY: /* what a growth took that cannot be undone yet */
+    sum->busy += expected = mapped;
+    TARN_TRY(compare("extents that nobody works on", 0, heap->unfinished == NULL));
+    break;
+  case TARNI_EXTENT_UNUSED:
+    return differ("an unused record among the extents", 0, index);
+  }
+  if (extent->kind != TARNI_EXTENT_SLAB) {
+    TARN_TRY(
+        compare("the page of an extent", 0, heap->pages[extent->offset >> TARNI_GRANULE_LOG2]));
+  }
+  return compare("mapped bytes of an extent", expected, mapped);
+}
+
+/* Two free neighbours that could be one. */
+static bool is_unmerged(const tarn_heap *heap, tarni_index index) {
+  const tarni_extent *extent = tarni_extent_at(heap, index);
+  const tarni_extent *before =
+      extent->previous != 0 ? tarni_extent_at(heap, extent->previous) : extent;
+  tarni_order order = extent->order;
+  return before != extent && before->kind == extent->kind &&
+         (extent->kind == TARNI_EXTENT_VOID ||
+          (extent->kind == TARNI_EXTENT_FREE && before->tree == extent->tree &&
+           tarni_order_unite(&order, &before->order)));
+}
+
+/* Walks a zone: extents follow each other without a gap. */
+static tarn_status check_zone(audit *sum, const tarni_zone *zone) {
+  uint64_t at = zone->first;
+  tarni_index previous = 0;
+  for (tarni_index i = zone->head; i != 0; i = sum->heap->extents[i].next) {
+    const tarni_extent *extent = tarni_extent_at(sum->heap, i);
+    TARN_TRY(compare("an extent's beginning", at, extent->offset));
+    TARN_TRY(compare("an extent's neighbour", previous, extent->previous));
+    TARN_TRY(compare("empty extents", 0, extent->size == 0));
+    TARN_TRY(compare("free neighbours apart", 0, is_unmerged(sum->heap, i)));
+    TARN_TRY(check_extent(sum, i));
+    previous = i;
+    at += extent->size;
+  }
+  return compare("a zone's end", zone->end, at);
+}
+
+/* ---- Trees ---- */
+
+/* Checks the tree below a node, whose offsets lie in [low, high). */
+static tarn_status check_node(const tarn_heap *heap, tarni_index index, uint32_t tree,
+                              uint64_t bounds[2], uint64_t *n) {
+  if (index == 0) {
+    return TARN_OK;
+  }
+  const tarni_extent *node = tarni_extent_at(heap, index);
+  const tarni_extent_kind kind = tree == TARNI_TREE_VOID ? TARNI_EXTENT_VOID : TARNI_EXTENT_FREE;
+  TARN_TRY(compare("the kind of an extent in a tree", kind, node->kind));
+  TARN_TRY(compare("the tree of an extent", tree, node->tree));
+  if (kind == TARNI_EXTENT_FREE) {
+    TARN_TRY(compare("the tree of an order", tarni_tree_of(heap, &node->order), tree));
+  }
+  if (node->offset < bounds[0] || node->offset >= bounds[1]) {
+    return differ("the place of an extent in a tree", bounds[0], node->offset);
+  }
+  uint64_t largest = node->size;
+  largest = node->left != 0 ? tarni_max(largest, heap->extents[node->left].largest) : largest;
+  largest = node->right != 0 ? tarni_max(largest, heap->extents[node->right].largest) : largest;
+  TARN_TRY(compare("the largest extent below a node", node->largest, largest));
+  ++*n;
+  TARN_TRY(check_node(heap, node->left, tree, (uint64_t[2]){bounds[0], node->offset}, n));
+  return check_node(heap, node->right, tree, (uint64_t[2]){node->offset + 1, bounds[1]}, n);
+}
+
+static tarn_status check_trees(const audit *sum) {
+  uint64_t n = 0;
+  for (uint32_t zone = 0; zone < 2; zone++) {
+    const tarni_zone *at = &sum->heap->zones[zone];
+    for (uint32_t tree = 0; tree < sum->heap->max_lanes + 2; tree++) {
+      TARN_TRY(check_node(sum->heap, at->trees[tree], tree, (uint64_t[2]){at->first, at->end}, &n));
+    }
+  }
+  return compare("extents in trees", sum->n_treed, n);
+}
+
+/* ---- Blocks ---- */
+
+/* A small block that somebody keeps: it is free, and a block of its class. */
+static tarn_status check_kept(tarn_heap *heap, uint32_t class_index, uint32_t item) {
+  const uint64_t offset = (uint64_t)item << 8;
+  if (offset >= heap->small_end) {
+    return differ("the offset of a free block", heap->small_end, offset);
+  }
+  const tarni_index index = heap->pages[offset >> TARNI_GRANULE_LOG2];
+  if (index == 0) {
+    return differ("the slab of a free block", 1, 0);
+  }
+  tarni_extent *slab = tarni_extent_at(heap, index);
+  TARN_TRY(compare("the class of a free block", class_index, slab->class_index));
+  TARN_TRY(compare("the place of a free block", 0,
+                   (offset - slab->offset) % tarni_class_size(class_index)));
+  TARN_TRY(compare("live blocks among the free ones", 0, heap->states[item]));
+  slab->n_seen++;
+  return TARN_OK;
+}
+
+static tarn_status check_bin(tarn_heap *heap, const tarni_bin *bin, uint32_t class_index) {
+  uint32_t n = 0;
+  for (uint32_t at = bin->head; at != 0 && n <= bin->n; at = heap->links[at - 1]) {
+    TARN_TRY(check_kept(heap, class_index, at - 1));
+    n++;
+  }
+  return compare("blocks in a bin", bin->n, n);
+}
+
+static tarn_status check_cache(tarn_heap *heap, const tarni_cache *cache) {
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    const tarni_stack *stack = &cache->stacks[i];
+    for (uint32_t j = 0; j < stack->n; j++) {
+      TARN_TRY(check_kept(heap, i, cache->items[stack->first + j]));
+    }
+  }
+  for (uint32_t i = 0; i < cache->n_large; i++) {
+    tarni_extent *slab = tarni_extent_at(heap, cache->large[i].extent);
+    TARN_TRY(compare("a large block in a cache", TARNI_EXTENT_SLAB, slab->kind));
+    TARN_TRY(compare("its class", TARNI_CLASS_COUNT, slab->class_index));
+    TARN_TRY(
+        compare("its size", (uint64_t)cache->large[i].granules << TARNI_GRANULE_LOG2, slab->size));
+    slab->n_seen++;
+  }
+  return TARN_OK;
+}
+
+static tarn_status check_pending(tarn_heap *heap) {
+  uint64_t bytes = 0;
+  for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
+    const tarni_index index = heap->pages[uses->offset >> TARNI_GRANULE_LOG2];
+    if (index == 0) {
+      return differ("the slab of a pending block", 1, 0);
+    }
+    tarni_extent_at(heap, index)->n_seen++;
+    bytes += uses->bytes;
+  }
+  return compare("pending bytes", heap->pending_bytes, bytes);
+}
+
+static tarn_status check_uses(const audit *sum) {
+  tarn_heap *heap = sum->heap;
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < heap->uses_capacity; i++) {
+    for (const tarni_uses *uses = heap->uses[i]; uses != NULL; uses = uses->next) {
+      tarni_block block = {0};
+      const bool is_live =
+          tarni_block_find_locked(heap, uses->offset, &block) && block.offset == uses->offset;
+      TARN_TRY(compare("live blocks with uses", 1, is_live && block.is_live));
+      n++;
+    }
+  }
+  return compare("blocks with uses", sum->n_marked, n);
+}
+
+/* Every block is at exactly one place. */
+static tarn_status check_blocks(audit *sum) {
+  tarn_heap *heap = sum->heap;
+  for (tarni_index lane = 0; lane < heap->n_lanes; lane++) {
+    for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+      TARN_TRY(check_bin(heap, &heap->lanes[lane].bins[i], i));
+    }
+  }
+  for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    TARN_TRY(check_cache(heap, cache));
+  }
+  TARN_TRY(check_pending(heap));
+  tarn_status status = TARN_OK;
+  for (tarni_index i = 1; i < heap->n_extents; i++) {
+    tarni_extent *slab = tarni_extent_at(heap, i);
+    if (slab->kind == TARNI_EXTENT_SLAB) {
+      status =
+          status == TARN_OK ? compare("blocks of a slab", slab->n_blocks, slab->n_seen) : status;
+      slab->n_seen = 0; /* as collecting expects it */
+    }
+  }
+  return status;
+}
+
+/* ---- Chunks and lanes ---- */
+
+static tarn_status check_chunks(const audit *sum) {
+  const tarn_heap *heap = sum->heap;
+  uint64_t bytes = 0, n_idle = 0, n_listed = 0;
+  for (uint64_t unit = 0; unit < heap->size / heap->unit;) {
+    const tarni_index index = heap->units[unit];
+    const tarni_phys *chunk = &heap->chunks[index];
+    if (index != 0 && chunk->first_unit == unit) {
+      TARN_TRY(compare("chunks without a handle", 0, chunk->handle == 0));
+      TARN_TRY(compare("granules of a chunk in use", chunk->n_used, sum->granules[index]));
+      bytes += tarni_chunk_bytes(heap, chunk);
+      n_idle += chunk->n_used == 0;
+    }
+    const uint64_t end = unit + (index != 0 ? chunk->n_units : 1);
+    for (uint64_t i = unit; i < end; i++) {
+      TARN_TRY(compare("the chunk of a unit", index, heap->units[i]));
+    }
+    unit = end;
+  }
+  tarni_index older = 0;
+  for (tarni_index i = heap->oldest_idle; i != 0; i = heap->chunks[i].newer) {
+    TARN_TRY(compare("the list of idle chunks", older, heap->chunks[i].older));
+    TARN_TRY(compare("granules of an idle chunk", 0, heap->chunks[i].n_used));
+    older = i;
+    n_listed++;
+  }
+  TARN_TRY(compare("the newest idle chunk", heap->newest_idle, older));
+  if (heap->unfinished == NULL) {
+    TARN_TRY(compare("idle chunks", n_listed, n_idle));
+  }
+  return compare("bytes of chunks", heap->reserved_bytes, bytes + sum->leaving);
+}
+
+static tarn_status check_lanes(const tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    const tarni_lane *lane = &heap->lanes[i];
+    TARN_TRY(compare("tickets that nobody gave", 0,
+                     lane->fenced > lane->ticket || lane->complete > lane->ticket));
+    uint64_t ticket = 0;
+    for (uint32_t j = 0; j < lane->n_fences; j++) {
+      const tarni_fence *fence = &lane->fences[(lane->first_fence + j) % TARNI_FENCES];
+      TARN_TRY(compare("fences out of order", 0, fence->ticket <= ticket || fence->event == NULL));
+      ticket = fence->ticket;
+    }
+  }
+  return TARN_OK;
+}
+
+/* ---- All ---- */
+
+static tarn_status check_all(audit *sum) {
+  tarn_heap *heap = sum->heap;
+  TARN_TRY(check_zone(sum, &heap->zones[0]));
+  TARN_TRY(check_zone(sum, &heap->zones[1]));
+  TARN_TRY(check_trees(sum));
+  TARN_TRY(check_blocks(sum));
+  TARN_TRY(check_uses(sum));
+  TARN_TRY(check_chunks(sum));
+  TARN_TRY(check_lanes(heap));
+  const tarn_heap_stats stats = tarni_stats_locked(heap);
+  TARN_TRY(compare("bytes in slabs", heap->used_bytes, sum->used));
+  TARN_TRY(compare("live bytes", stats.live_bytes, sum->live));
+  TARN_TRY(compare("live blocks", stats.live_blocks, sum->live_blocks));
+  return compare("physical bytes", stats.reserved_bytes,
+                 sum->used + sum->free + sum->busy + sum->leaving);
+}
+
+tarn_status tarn_heap_check(tarn_heap *heap) {
+  if (heap == NULL) {
+    return tarni_fail(TARN_INVALID, "tarn_heap_check", NULL, "Pass a heap.", "heap is NULL");
+  }
+  tarni_lock_acquire(&heap->grow);
+  tarni_lock_acquire(&heap->lock);
+  audit sum = {.heap = heap, .granules = calloc(heap->n_chunks, sizeof(*sum.granules))};
+  const tarn_status status =
+      sum.granules != NULL
+          ? check_all(&sum)
+          : tarni_fail(TARN_HOST_MEMORY, "tarn_heap_check", NULL, "Free some host memory.",
+                       "no host memory to count the granules of %u chunks", heap->n_chunks);
+  free(sum.granules);
+  tarni_lock_release(&heap->lock);
+  tarni_lock_release(&heap->grow);
+  return status;
+}
