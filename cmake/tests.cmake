@@ -13,6 +13,9 @@ file(GLOB support_sources CONFIGURE_DEPENDS tests/support/*.c)
 add_library(tarn_test_support STATIC ${support_sources})
 target_include_directories(tarn_test_support PUBLIC tests src)
 target_link_libraries(tarn_test_support PUBLIC tarn_build tarn_static)
+# Parts of the command are tested like those of the library; they are included as "tools/NAME.h".
+target_include_directories(tarn_test_support PUBLIC ${PROJECT_SOURCE_DIR})
+target_link_libraries(tarn_test_support PUBLIC tarn_tools)
 
 # Stand-ins for libcuda, one a driver version, that tests of the cuda port load where there is no GPU.
 if(EXISTS ${PROJECT_SOURCE_DIR}/tests/support/fake_cuda/fake_cuda.c)

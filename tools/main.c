@@ -20,6 +20,7 @@ static const tool_command commands[] = {
      "[--repeat N] [--seed N] FILE...",
      "Replays recorded programs (text or .gz) through the heap and says what they needed.",
      tool_replay},
+    {"bench", "[BENCHMARK ...]", "Runs a benchmark; without a name it lists them.", tool_bench},
     {"options", "[--markdown]", "Lists the environment variables and the values in force.",
      tool_options},
     {"status", "[--markdown]", "Lists the status codes.", tool_status},

@@ -22,11 +22,16 @@ typedef struct tool_command {
   int (*run)(const struct tool_command *command, int argc, char **argv);
 } tool_command;
 
+int tool_bench(const tool_command *command, int argc, char **argv);
 int tool_info(const tool_command *command, int argc, char **argv);
 int tool_options(const tool_command *command, int argc, char **argv);
 int tool_probe(const tool_command *command, int argc, char **argv);
 int tool_replay(const tool_command *command, int argc, char **argv);
 int tool_status(const tool_command *command, int argc, char **argv);
+
+/* The benchmarks of `tarn bench`. */
+int bench_pair(const tool_command *command, int argc, char **argv);
+int bench_random(const tool_command *command, int argc, char **argv);
 
 /* ---- argument.c ----------------------------------------------------------------------------- */
 /* An argument that a subcommand takes: a switch, or one with a value. */

@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tarn bench pair: nanoseconds for one allocation and its free, beside other allocators in the same
+ * run. Sections are printed as they are measured: a row a peer, a column a size. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "bench.h"
+#include "tool.h"
+
+typedef enum pair_kind { PAIR_OWN, PAIR_SHARED, PAIR_MIXED, PAIR_REMOTE } pair_kind;
+
+static const char *const kind_names[] = {[PAIR_OWN] = "own_streams",
+                                         [PAIR_SHARED] = "one_stream",
+                                         [PAIR_MIXED] = "live_1000",
+                                         [PAIR_REMOTE] = "freed_by_another"};
+
+/* A column of a section. */
+typedef struct pair_column {
+  pair_kind kind;
+  uint64_t bytes; /* 0 for the mixed one */
+} pair_column;
+
+enum { MAX_COLUMNS = 8, N_SIZES = 5 };
+static const uint64_t pair_sizes[N_SIZES] = {256, 4 << 10, 64 << 10, 1 << 20, 32 << 20};
+
+typedef struct pair_section {
+  char title[80];
+  uint32_t n_threads;
+  uint32_t n_columns;
+  pair_column columns[MAX_COLUMNS];
+} pair_section;
+
+typedef struct pair_bench {
+  bool is_json;
+  tarn_heap *heap;
+  tarn_device *device;
+  tarn_device_info info;
+  uint32_t n_cpus, n_streams, n_peers;
+  bench_peer peers[BENCH_MAX_PEERS];
+  tarn_stream streams[BENCH_MAX_THREADS];
+  bench_work works[BENCH_MAX_THREADS];
+  bench_mix mix;
+  bench_ring ring;
+  uint64_t driver_calls; /* of tarn in all timed rounds */
+} pair_bench;
+
+/* ---- Measuring ------------------------------------------------------------------------------ */
+
+/* Whether a peer takes part: one without streams cannot share one, and one whose every call waits
+ * for the device would take minutes with many threads. */
+static bool takes_part(const bench_peer *peer, const pair_section *section, pair_kind kind) {
+  const bool is_plain = strcmp(peer->name, "cuMemAlloc") == 0;
+  return peer->absent[0] == '\0' && (kind != PAIR_SHARED || peer->has_streams) &&
+         (section->n_threads == 1 || !is_plain);
+}
+
+static void measure(pair_bench *b, const bench_peer *peer, uint32_t n_threads, pair_column column,
+                    bench_time *time) {
+  bench_case c = {.peer = peer,
+                  .device = peer == &b->peers[0] ? b->device : NULL,
+                  .n_threads = n_threads,
+                  .loops = {peer->pairs, peer->pairs},
+                  .works = b->works};
+  for (uint32_t i = 0; i < n_threads; i++) {
+    const bool is_own = column.kind == PAIR_OWN;
+    b->works[i] = (bench_work){.state = peer->state,
+                               .stream = b->streams[is_own ? i : 0],
+                               .bytes = column.bytes,
+                               .mix = &b->mix,
+                               .ring = &b->ring};
+  }
+  if (column.kind == PAIR_MIXED) {
+    bench_mix_make(&b->mix, 1);
+    c.loops[0] = peer->mixed;
+    c.before = peer->fill;
+    c.after = peer->drain;
+    c.n_warm = UINT64_C(2) * BENCH_STEPS;
+  }
+  if (column.kind == PAIR_REMOTE) {
+    memset(&b->ring, 0, sizeof(b->ring));
+    c.loops[0] = peer->put;
+    c.loops[1] = peer->take;
+  }
+  bench_time_case(&c, time);
+}
+
+/* ---- Printing ------------------------------------------------------------------------------- */
+
+static void print_time_json(const pair_bench *b, const bench_peer *peer, uint32_t n_threads,
+                            pair_column column, const bench_time *time) {
+  printf("{");
+  tool_json_member("bench", true);
+  tool_json_text("pair");
+  tool_json_string("case", kind_names[column.kind]);
+  tool_json_string("allocator", peer->name);
+  tool_json_number("bytes", column.bytes);
+  tool_json_number("threads", n_threads);
+  tool_json_real("ns_per_pair", time->ns, 2);
+  tool_json_real("best_ns_per_pair", time->best_ns, 2);
+  tool_json_real("million_pairs_per_second", time->pairs_a_second / 1e6, 3);
+  tool_json_number("driver_calls", time->driver_calls);
+  tool_json_string("device", b->info.name);
+  tool_json_string("model", b->info.model);
+  tool_json_number("cpus", b->n_cpus);
+  printf("}\n");
+}
+
+static void print_cell(const bench_time *time) {
+  if (!time->is_measured) {
+    printf(" %9s", "-");
+  } else {
+    printf(time->ns < 1000 ? " %9.1f" : " %9.0f", time->ns);
+  }
+}
+
+static void print_section_head(const pair_section *section) {
+  char text[TOOL_TEXT];
+  printf("\n%s\n%-16s", section->title, "");
+  for (uint32_t i = 0; i < section->n_columns; i++) {
+    printf(" %9s", section->columns[i].kind == PAIR_MIXED
+                       ? "1000 live"
+                       : tool_bytes(section->columns[i].bytes, text));
+  }
+  printf("\n");
+}
+
+static void run_row(pair_bench *b, const pair_section *section, const bench_peer *peer) {
+  if (!b->is_json) {
+    printf("%-16s", peer->name);
+  }
+  for (uint32_t i = 0; i < section->n_columns; i++) {
+    const pair_column column = section->columns[i];
+    bench_time time = {0};
+    if (takes_part(peer, section, column.kind)) {
+      measure(b, peer, section->n_threads, column, &time);
+    }
+    b->driver_calls += time.driver_calls;
+    if (!b->is_json) {
+      print_cell(&time);
+    } else if (time.is_measured) {
+      print_time_json(b, peer, section->n_threads, column, &time);
+    }
+    (void)fflush(stdout);
+  }
+  if (!b->is_json) {
+    printf("\n");
+  }
+}
+
+static void run_section(pair_bench *b, const pair_section *section) {
+  if (!b->is_json) {
+    print_section_head(section);
+  }
+  for (uint32_t i = 0; i < b->n_peers; i++) {
+    bool is_there = false;
+    for (uint32_t k = 0; k < section->n_columns; k++) {
+      is_there = is_there || takes_part(&b->peers[i], section, section->columns[k].kind);
+    }
+    if (is_there) {
+      run_row(b, section, &b->peers[i]);
+    }
+  }
+}
+
+/* ---- Sections ------------------------------------------------------------------------------- */
+
+static void add_sizes(pair_section *section, pair_kind kind) {
+  for (uint32_t i = 0; i < N_SIZES; i++) {
+    section->columns[section->n_columns++] = (pair_column){.kind = kind, .bytes = pair_sizes[i]};
+  }
+}
+
+static void run_threads(pair_bench *b, uint32_t n_threads) {
+  pair_section own = {.n_threads = n_threads}, shared = {.n_threads = n_threads};
+  (void)snprintf(own.title, sizeof(own.title), "%u thread%s: ns a pair", n_threads,
+                 n_threads == 1 ? "" : "s, each on its own stream");
+  add_sizes(&own, PAIR_OWN);
+  if (n_threads == 1) {
+    own.columns[own.n_columns++] = (pair_column){.kind = PAIR_MIXED};
+  }
+  run_section(b, &own);
+  if (n_threads > 1) {
+    (void)snprintf(shared.title, sizeof(shared.title), "%u threads on one stream: ns a pair",
+                   n_threads);
+    add_sizes(&shared, PAIR_SHARED);
+    run_section(b, &shared);
+  }
+}
+
+static void run_remote(pair_bench *b) {
+  pair_section section = {.title = "Allocated by one thread, freed by another: ns a pair",
+                          .n_threads = 2,
+                          .n_columns = 2,
+                          .columns = {{PAIR_REMOTE, 4 << 10}, {PAIR_REMOTE, 1 << 20}}};
+  run_section(b, &section);
+}
+
+/* 1, 2, 4, ... and all. */
+static void run_sections(pair_bench *b) {
+  for (uint32_t n = 1; n < b->n_cpus; n *= 2) {
+    run_threads(b, n);
+  }
+  run_threads(b, b->n_cpus);
+  run_remote(b);
+}
+
+/* ---- The benchmark -------------------------------------------------------------------------- */
+
+static void print_pair_head(const pair_bench *b) {
+  printf("%s: %s; %u CPUs. Medians of %d rounds on pinned threads.\n", b->info.name, b->info.model,
+         b->n_cpus, (int)BENCH_ROUNDS);
+  printf("floor: a thread's own stack of blocks, popped and pushed; in the last section the way\n"
+         "from thread to thread alone.\n");
+  for (uint32_t i = 0; i < b->n_peers; i++) {
+    if (b->peers[i].absent[0] != '\0') {
+      printf("%s is not here: %s\n", b->peers[i].name, b->peers[i].absent);
+    }
+  }
+}
+
+static bool open_pair(pair_bench *b, const char *device_name) {
+  const tarn_heap_config config = {.size = sizeof(config), .device = device_name};
+  b->info.size = sizeof(b->info);
+  b->n_cpus = bench_cpus();
+  if (tarn_heap_create(&config, &b->heap) != TARN_OK) {
+    return false;
+  }
+  b->device = tarn_heap_device(b->heap);
+  const uint32_t n_streams = b->n_cpus > 2 ? b->n_cpus : 2;
+  if (tarn_device_get_info(b->device, &b->info) != TARN_OK) {
+    return false;
+  }
+  for (; b->n_streams < n_streams; b->n_streams++) {
+    if (tarn_stream_create(b->device, &b->streams[b->n_streams]) != TARN_OK) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool close_pair(pair_bench *b) {
+  bool is_good = true;
+  for (uint32_t i = 0; i < b->n_streams; i++) {
+    is_good = tarn_stream_retire(b->heap, b->streams[i]) == TARN_OK && is_good;
+    is_good = tarn_stream_destroy(b->device, b->streams[i]) == TARN_OK && is_good;
+  }
+  return tarn_heap_destroy(b->heap, NULL) == TARN_OK && is_good;
+}
+
+int bench_pair(const tool_command *command, int argc, char **argv) {
+  static pair_bench b;
+  bool has_device = false, has_peer = false;
+  const char *device_name = NULL, *peer_file = NULL;
+  const tool_argument arguments[] = {{"--json", &b.is_json, NULL},
+                                     {"--device", &has_device, &device_name},
+                                     {"--peer", &has_peer, &peer_file}};
+  const int result = tool_parse(command, arguments, 3, argc, argv);
+  if (result >= 0) {
+    return result;
+  }
+  if (!open_pair(&b, device_name)) {
+    const int failed = tool_fail();
+    (void)close_pair(&b);
+    return failed;
+  }
+  b.n_peers = bench_find_peers(b.peers, b.heap, &b.info, peer_file);
+  if (!b.is_json) {
+    print_pair_head(&b);
+  }
+  run_sections(&b);
+  if (!b.is_json) {
+    printf("\nDriver calls that tarn made in all timed rounds: %llu\n",
+           (unsigned long long)b.driver_calls);
+  }
+  return close_pair(&b) ? TOOL_OK : tool_fail();
+}
