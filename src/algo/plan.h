@@ -90,8 +90,9 @@ void tarni_plan_table_release(tarni_plan_table *table);
 /* A 64-bit fingerprint of everything in the problem that a plan depends on. */
 uint64_t tarni_plan_fingerprint(const tarni_plan_problem *problem);
 
-/* Writes a plan as text into memory that the caller frees. */
-tarn_status tarni_plan_save(const tarni_plan_problem *problem, const tarni_plan *plan, char **text,
+/* Writes a plan for the problem with this fingerprint as text, into memory that the caller frees.
+ */
+tarn_status tarni_plan_save(const tarni_plan *plan, uint64_t fingerprint, char **text,
                             size_t *length);
 
 /* Reads what tarni_plan_save wrote. TARN_STATE when it was made for another problem; the offsets

@@ -66,6 +66,15 @@ static bool scene_allocate(tarni_scene *scene) {
          scene->load != NULL;
 }
 
+static uint64_t common_divisor(uint64_t a, uint64_t b) {
+  while (b != 0) {
+    const uint64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a;
+}
+
 static void scene_fill(const tarni_plan_problem *problem, tarni_scene *scene) {
   uint32_t n = 0;
   scene->is_plain = true;
@@ -80,6 +89,10 @@ static void scene_fill(const tarni_plan_problem *problem, tarni_scene *scene) {
     scene->stack[n] = tarni_align_up(buffer->bytes, scene->unit);
     scene->is_plain =
         scene->is_plain && scene->alignment[n] == scene->unit && scene->stack[n] == scene->bytes[n];
+    scene->grain = common_divisor(scene->bytes[n], scene->grain);
+    if (scene->alignment[n] > 1) {
+      scene->grain = common_divisor(scene->alignment[n], scene->grain);
+    }
     scene->times[2 * (size_t)n] = buffer->begin;
     scene->times[2 * (size_t)n + 1] = buffer->end;
     n++;
@@ -151,6 +164,10 @@ static tarn_status scene_bound(tarni_scene *scene) {
       scene->bound = bound;
       scene->bind_section = s;
     }
+  }
+  if (scene->grain > 1) {
+    const uint64_t rest = scene->bound % scene->grain;
+    scene->bound += rest == 0 ? 0 : scene->grain - rest;
   }
   free(padding);
   return TARN_OK;

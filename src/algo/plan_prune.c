@@ -114,6 +114,9 @@ static uint64_t risen_low(const tarni_search *search, const tarni_part *part, ui
   uint64_t beyond = UINT64_MAX;
   for (uint32_t i = 0; i < part->count; i++) {
     const uint32_t other = part->buffers[i];
+    if (search->minimum[other] >= under && search->minimum[other] >= beyond) {
+      break; /* sorted: nobody further on is lower */
+    }
     if (meets[other] == TARNI_MEETS_NOT || other == buffer) {
       continue;
     }
@@ -155,12 +158,12 @@ static bool raise_skipped(tarni_search *search, const tarni_part *part) {
 }
 
 /* By insertion: the part is nearly sorted from the node before. */
-static void sort_by_low(const tarni_search *search, tarni_part *part) {
+static void sort_part(const uint64_t *keys, tarni_part *part) {
   for (uint32_t i = 1; i < part->count; i++) {
     const uint32_t b = part->buffers[i];
-    const uint64_t low = search->low[b];
+    const uint64_t key = keys[b];
     uint32_t k = i;
-    while (k > 0 && search->low[part->buffers[k - 1]] > low) {
+    while (k > 0 && keys[part->buffers[k - 1]] > key) {
       part->buffers[k] = part->buffers[k - 1];
       k--;
     }
@@ -313,10 +316,11 @@ static uint32_t choose(tarni_search *search, const tarni_part *part, uint32_t fi
 uint32_t tarni_search_evaluate(tarni_search *search, tarni_part *part) {
   uint32_t first;
   uint32_t last;
+  sort_part(search->minimum, part);
   if (!find_skipped(search, part) || !raise_skipped(search, part)) {
     return TARNI_NOBODY;
   }
-  sort_by_low(search, part);
+  sort_part(search->low, part);
   find_hull(search, part, &first, &last);
   if (!stack_sections(search, part, first, last)) {
     return TARNI_NOBODY;

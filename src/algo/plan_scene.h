@@ -26,6 +26,7 @@ typedef struct tarni_scene {
   uint64_t *times; /* section s is [times[s], times[s + 1]) */
   uint64_t *load;
   uint64_t unit;
+  uint64_t grain; /* heights of plans where nothing can be moved down are multiples of this */
   uint64_t bound;
   uint32_t bind_section;
   bool is_plain; /* every alignment is the unit and stack equals bytes: buffers can be exchanged */

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/rng.h"
+
 enum {
   SEARCH_MAX_BUFFERS = 4096,
   SEARCH_POLL_NODES = 64,
@@ -358,25 +360,18 @@ static const tarni_sort search_sorts[] = {
 
 enum { SEARCH_SORTS = sizeof(search_sorts) / sizeof(search_sorts[0]) };
 
-/* What the sequence has learned: how ambitious the next target should be. */
-typedef struct search_course {
-  uint64_t attempt;
-  double ambition; /* 1 aims at the bound, 0 at the best plan so far */
-} search_course;
-
-/* Every third attempt aims at the bound itself (or the capacity), the others between it and the
- * best plan: further after each hit, less far after each miss. */
-static bool aims_at_goal(const search_course *course) {
-  return course->attempt < SEARCH_SORTS || course->attempt % 3 == 0;
-}
-
-static uint64_t next_target(const tarni_run *run, const search_course *course) {
+/* Where between the best plan (0) and the bound or the capacity (1) an attempt aims. The first
+ * attempts all go for the bound; then the aims rotate, so that whatever can be reached is soon
+ * aimed at: a hard aim prunes well, an easy one brings the others nearer. */
+static uint64_t next_target(const tarni_run *run, uint64_t attempt) {
+  static const double aims[] = {1.0, 0.25, 1.0, 0.5, 0.125, 1.0, 0.75};
   const uint64_t goal = tarni_max(run->limits->capacity, run->bound);
   const uint64_t top = run->height - 1;
-  if (aims_at_goal(course) || goal >= top) {
+  const double aim = attempt < SEARCH_SORTS ? 1.0 : aims[attempt % 7];
+  if (aim == 1.0 || goal >= top) {
     return tarni_min(goal, top);
   }
-  return top - (uint64_t)((double)(top - goal) * course->ambition);
+  return top - (uint64_t)((double)(top - goal) * aim);
 }
 
 /* 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...: short attempts mostly, since an attempt that succeeds often
@@ -400,38 +395,87 @@ static void search_keep(tarni_search *search, uint64_t *offsets) {
   tarni_run_offer(search->run, offsets, height);
 }
 
-/* Sorts and choices rotate; after one undisturbed rotation the sorts are disturbed at random, a
- * little and then more. */
-static void search_prepare(tarni_search *search, tarni_sorter *sorter,
-                           const search_course *course) {
-  static const double amplitudes[] = {0.1, 0.5, 0.3, 1.0};
-  const uint64_t rotation = course->attempt / SEARCH_SORTS;
-  const double amplitude = rotation < TARNI_CHOICE_COUNT ? 0.0 : amplitudes[rotation % 4];
-  tarni_sorter_run(sorter, &search_sorts[course->attempt % SEARCH_SORTS], amplitude,
-                   course->attempt, search->order);
-  search->choice = (tarni_choice)((course->attempt + rotation) % TARNI_CHOICE_COUNT);
-  search->max_nodes = (500 + 2 * (uint64_t)search->count) * luby(rotation);
+/* How an attempt goes about it. */
+typedef struct search_way {
+  uint64_t sort;
+  double amplitude;
+  tarni_choice choice;
+} search_way;
+
+/* One undisturbed rotation through sorts and choices; then all at random, because no mixture is
+ * best everywhere, with the choices that look at sections before the simple one. Every other
+ * attempt goes the way of the last that succeeded, with other random numbers. */
+static search_way next_way(uint64_t attempt, const search_way *favourite) {
+  static const double amplitudes[] = {0.1, 0.5, 1.5};
+  static const tarni_choice choices[] = {TARNI_CHOICE_FORCED, TARNI_CHOICE_TIGHTEST,
+                                         TARNI_CHOICE_FORCED, TARNI_CHOICE_TIGHTEST,
+                                         TARNI_CHOICE_LOWEST};
+  tarni_rng rng = {attempt};
+  search_way way = {.sort = attempt % SEARCH_SORTS};
+  way.choice = (tarni_choice)((attempt + attempt / SEARCH_SORTS) % TARNI_CHOICE_COUNT);
+  if (attempt >= SEARCH_SORTS * TARNI_CHOICE_COUNT) {
+    way.sort = tarni_rng_below(&rng, SEARCH_SORTS);
+    way.choice = choices[tarni_rng_below(&rng, 5)];
+    way.amplitude = amplitudes[tarni_rng_below(&rng, 3)];
+    if (attempt % 2 == 0) {
+      way.sort = favourite->sort;
+      way.choice = favourite->choice;
+      way.amplitude = favourite->amplitude > 0.0 ? favourite->amplitude : 0.1;
+    }
+  }
+  return way;
+}
+
+/* What the sequence of attempts has spent and learned. */
+typedef struct search_course {
+  uint64_t attempt;
+  uint64_t nodes;      /* spent by all */
+  uint64_t long_nodes; /* of those, by long attempts */
+  uint64_t long_limit;
+  search_way favourite;
+} search_course;
+
+/* Prepares an attempt; returns its target. A quarter of all nodes goes to long attempts, each twice
+ * as long as the one before: the sequence ends with a proof, however late. */
+static uint64_t search_prepare(tarni_search *search, tarni_sorter *sorter, search_course *course,
+                               search_way *way) {
+  uint64_t target = next_target(search->run, course->attempt);
+  *way = next_way(course->attempt, &course->favourite);
+  search->max_nodes = (300 + 2 * (uint64_t)search->count) * luby(course->attempt / SEARCH_SORTS);
+  if (course->attempt > SEARCH_SORTS && course->long_nodes < course->nodes / 4) {
+    const uint64_t goal = tarni_max(search->run->limits->capacity, search->run->bound);
+    target = tarni_min(goal, search->run->height - 1);
+    course->long_limit *= 2;
+    search->max_nodes = course->long_limit;
+  }
+  tarni_sorter_run(sorter, &search_sorts[way->sort], way->amplitude, course->attempt,
+                   search->order);
+  search->choice = way->choice;
+  return target;
 }
 
 static void search_once(tarni_search *search, tarni_sorter *sorter, search_course *course,
                         uint64_t *offsets) {
   tarni_run *run = search->run;
-  const uint64_t target = next_target(run, course);
-  search_prepare(search, sorter, course);
+  search_way way;
+  const uint64_t target = search_prepare(search, sorter, course, &way);
   if (search_attempt(search, target)) {
     search_keep(search, offsets);
-    course->ambition = course->ambition < 0.5 ? course->ambition * 1.3 : course->ambition;
+    course->favourite = way;
   } else if (!search->has_given_up) {
-    run->bound = tarni_max(run->bound, target + 1);
-  } else if (!aims_at_goal(course) && course->ambition > 0.01) {
-    course->ambition *= 0.75;
+    const uint64_t grain = run->scene->grain;
+    run->bound = tarni_max(run->bound, target / grain * grain + grain);
   }
   course->attempt++;
+  course->nodes += search->nodes;
+  course->long_nodes += search->max_nodes == course->long_limit ? search->nodes : 0;
+  (void)tarni_run_step(run, search->nodes % SEARCH_POLL_NODES);
 }
 
 tarn_status tarni_search_run(tarni_run *run, tarni_sorter *sorter) {
   tarni_search search;
-  search_course course = {.ambition = 0.5};
+  search_course course = {.long_limit = 1000 + 8 * (uint64_t)run->scene->count,
+                          .favourite = {.choice = TARNI_CHOICE_FORCED}};
   TARN_TRY(search_create(run, &search));
   uint64_t *offsets = calloc(run->scene->count, sizeof(*offsets));
   if (offsets == NULL) {

@@ -35,7 +35,7 @@ typedef enum tarni_choice {
 /* How two buffers meet. */
 enum { TARNI_MEETS_NOT = 0, TARNI_MEETS = 1, TARNI_MEETS_BEYOND = 2 };
 
-enum { TARNI_NOBODY = UINT32_MAX };
+#define TARNI_NOBODY UINT32_MAX
 
 typedef struct tarni_change {
   uint64_t *cell;
