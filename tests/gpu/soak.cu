@@ -8,11 +8,10 @@
  * read on a second stream, handed to other threads, streams retired and made anew, threads ended
  * and started, and the heap is trimmed.
  *
- *   soak [--seconds N] [--threads T] [--streams S] [--gib G] [--seed K] [--named 1] [--plant 1]
+ *   soak [--seconds N] [--threads T] [--streams S] [--gib G] [--seed K] [--plant 1]
  *
- * S streams are shared by all threads. --named: streams are retired also while live blocks name
- * them (tarn_use). --plant: a mistake is made on purpose, reads on a second stream that the heap is
- * not told of, to show that it is found. The last line is JSON.
+ * S streams are shared by all threads. --plant: a mistake is made on purpose, reads on a second
+ * stream that the heap is not told of, to show that it is found. The last line is JSON.
  * Exit status: 0, 1 (a mismatch, or a call that failed), 2 (wrong arguments).
  *
  * Locks: a slot's mutex, held shared by whoever gives work to its stream and alone by whoever
@@ -42,7 +41,7 @@ constexpr int THREAD_STEPS = 5000;       /* after which a thread ends and anothe
 constexpr u64 SHORT_HOLD = 20000, PLANT_HOLD = 4000000, LONG_HOLD = 20000000;
 
 struct options {
-  double seconds = 60, threads = 8, streams = 4, gib = 0, seed = 1, named = 0, plant = 0;
+  double seconds = 60, threads = 8, streams = 4, gib = 0, seed = 1, plant = 0;
 };
 
 struct slot {
@@ -73,8 +72,8 @@ static struct world {
   options given;
   tarn_heap *heap = nullptr;
   u64 limit_bytes = 0, max_bytes = 0;
-  size_t n_threads = 0, n_readers = 0;
-  std::vector<slot> slots; /* one a thread, then the shared ones; readers, the last, read others' */
+  size_t n_threads = 0;
+  std::vector<slot> slots; /* one a thread, then the shared ones */
   verdict *result = nullptr;
   cudaStream_t monitor = nullptr;
   std::mutex exchange_mutex;
@@ -158,7 +157,8 @@ static void release_some(worker &self, int n) {
 /* False: there is no room. Any other failure ends the program. */
 static bool try_allocate(worker &self, u64 bytes, size_t at) {
   block it = {0, bytes, soak.next_owner++, self.below(16) == 0, at, nullptr};
-  const u64 alignment = it.is_aligned ? MIN_BYTES << self.below(14) : MIN_BYTES;
+  const u64 drawn = it.is_aligned ? MIN_BYTES << self.below(14) : MIN_BYTES; /* up to 2 MiB */
+  const u64 alignment = drawn <= bytes ? drawn : MIN_BYTES;
   const held_slot on(at);
   const tarn_status status =
       it.is_aligned ? tarn_alloc_aligned(soak.heap, bytes, alignment, on.stream, &it.address)
@@ -204,7 +204,7 @@ static cudaEvent_t last_use(const block &it) {
  * owner. */
 static void read_on_second(worker &self, size_t index) {
   const block it = self.blocks[index];
-  const size_t reader = soak.slots.size() - 1 - self.below(soak.n_readers);
+  const size_t reader = pick_slot(self);
   if (reader == it.slot) {
     return;
   }
@@ -251,11 +251,7 @@ static bool take(worker &self) {
 
 /* A stream is retired, destroyed with its work under way, and made anew; the order goes on. */
 static void remake_stream(worker &self) {
-  const size_t at = pick_slot(self);
-  if (soak.given.named == 0 && at >= soak.slots.size() - soak.n_readers) {
-    return;
-  }
-  slot &it = soak.slots[at];
+  slot &it = soak.slots[pick_slot(self)];
   const std::unique_lock<std::shared_mutex> lock(it.mutex);
   const cudaEvent_t last = record(it.stream);
   CHECK(tarn_stream_retire(soak.heap, it.stream));
@@ -284,7 +280,7 @@ static void step(worker &self) {
   } else if (dice < 18500) {
     const held_slot on(self.blocks[index].slot);
     verify(self, self.blocks[index], on.stream);
-  } else if (dice < 19500 && soak.n_readers != 0) {
+  } else if (dice < 19500) {
     read_on_second(self, index);
   } else if (dice < 19960) {
     dice % 5 < 2 ? give(self, index) : (void)take(self);
@@ -382,7 +378,6 @@ static void open_world() {
   CHECK(cudaDeviceSynchronize());
   CHECK(cudaStreamCreateWithFlags(&soak.monitor, cudaStreamNonBlocking));
   soak.n_threads = (size_t)soak.given.threads;
-  soak.n_readers = ((size_t)soak.given.streams + 1) / 2;
   soak.slots = std::vector<slot>(soak.n_threads + (size_t)soak.given.streams);
   for (slot &it : soak.slots) {
     CHECK(cudaStreamCreateWithFlags(&it.stream, cudaStreamNonBlocking));
@@ -409,11 +404,12 @@ static void close_world() {
 }
 
 static void print_result(const verdict &result, const tarn_heap_stats &stats, double live_percent) {
-  for (u64 i = 0; i < result.mismatches && i < MAX_FINDINGS; i++) {
+  for (u64 i = 0; i < result.n_described && i < MAX_FINDINGS; i++) {
     const finding &it = result.first[i];
     std::printf("soak: MISMATCH at 0x%llx, owner %llu: expected 0x%016llx, found 0x%016llx, which "
                 "is word %llu of owner %llu\n",
-                it.address, it.owner, it.expected, it.found, it.found & 0xffffffff, it.found >> 32);
+                it.address, it.expected >> 32, it.expected, it.found, it.found & 0xffffffff,
+                it.found >> 32);
   }
   std::printf("{\"soak\": \"%s\", \"seconds\": %.0f, \"threads\": %.0f, \"streams\": %.0f, "
               "\"seed\": %.0f, \"limit_bytes\": %llu, \"live_percent\": %.2f, ",
@@ -458,10 +454,9 @@ static int run() {
 /* Every option has a number. */
 static bool read_option(const char *name, const char *text) {
   options &given = soak.given;
-  const char *const names[] = {"--seconds", "--threads", "--streams", "--gib",
-                               "--seed",    "--named",   "--plant"};
-  double *const values[] = {&given.seconds, &given.threads, &given.streams, &given.gib,
-                            &given.seed,    &given.named,   &given.plant};
+  const char *const names[] = {"--seconds", "--threads", "--streams", "--gib", "--seed", "--plant"};
+  double *const values[] = {&given.seconds, &given.threads, &given.streams,
+                            &given.gib,     &given.seed,    &given.plant};
   for (size_t i = 0; text != nullptr && i < sizeof(names) / sizeof(names[0]); i++) {
     if (std::strcmp(names[i], name) == 0) {
       char *end;
@@ -477,7 +472,7 @@ int main(int argc, char **argv) {
   for (int i = 1; i < argc; i += 2) {
     if (!read_option(argv[i], argv[i + 1])) {
       std::fprintf(stderr, "usage: soak [--seconds N] [--threads 1..64] [--streams 0..64] "
-                           "[--gib G] [--seed K] [--named 0..1] [--plant 0..1]\n");
+                           "[--gib G] [--seed K] [--plant 0..1]\n");
       return 2;
     }
   }

@@ -20,11 +20,11 @@ constexpr int MAX_FINDINGS = 16, BLOCK_THREADS = 256, MAX_GRID = 528;
 constexpr u64 PAIR_BYTES = 16, LINE_PAIRS = 4, PAGE_PAIRS = 256, ENDS_PAIRS = 2 * LINE_PAIRS;
 
 struct finding {
-  u64 owner, address, expected, found;
+  u64 address, expected, found; /* owners are in the upper halves of both words */
 };
 
 struct verdict { /* in device memory */
-  u64 verified_pairs, mismatches;
+  u64 verified_pairs, mismatches, n_described;
   finding first[MAX_FINDINGS];
 };
 
@@ -51,12 +51,17 @@ __device__ u64 sampled_pair(u64 item, u64 n, unsigned salt) {
   return pair < n ? pair : n - 1;
 }
 
-__device__ void compare_word(const u64 *word, u64 expected, unsigned owner, verdict *result) {
+/* Counts a wrong word; the first of a thread block is described. */
+__device__ void compare_word(const u64 *word, u64 expected, unsigned *n_wrong, verdict *result) {
   const u64 found = *word;
-  if (found != expected) {
-    const u64 at = atomicAdd(&result->mismatches, 1ull);
+  if (found == expected) {
+    return;
+  }
+  atomicAdd(&result->mismatches, 1ull);
+  if (atomicAdd(n_wrong, 1u) == 0) {
+    const u64 at = atomicAdd(&result->n_described, 1ull);
     if (at < MAX_FINDINGS) {
-      result->first[at] = finding{owner, (u64)word, expected, found};
+      result->first[at] = finding{(u64)word, expected, found};
     }
   }
 }
@@ -64,17 +69,17 @@ __device__ void compare_word(const u64 *word, u64 expected, unsigned owner, verd
 /* Compares n_items pairs: all n of the block where salt is 0, else a sample. */
 __global__ void verify_block(const ulonglong2 *pairs, u64 n, u64 n_items, unsigned owner,
                              unsigned salt, verdict *result) {
-  __shared__ unsigned n_done;
+  __shared__ unsigned n_done, n_wrong;
   if (threadIdx.x == 0) {
-    n_done = 0;
+    n_done = n_wrong = 0;
   }
   __syncthreads();
   const u64 stride = (u64)gridDim.x * blockDim.x;
   unsigned n_mine = 0;
   for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < n_items; i += stride, n_mine++) {
     const u64 at = salt == 0 ? i : sampled_pair(i, n, salt);
-    compare_word(&pairs[at].x, pattern(owner, 2 * at), owner, result);
-    compare_word(&pairs[at].y, pattern(owner, 2 * at + 1), owner, result);
+    compare_word(&pairs[at].x, pattern(owner, 2 * at), &n_wrong, result);
+    compare_word(&pairs[at].y, pattern(owner, 2 * at + 1), &n_wrong, result);
   }
   atomicAdd(&n_done, n_mine);
   __syncthreads();
