@@ -204,7 +204,7 @@ bool tarni_chunk_may_leave_locked(const tarn_heap *heap, const tarni_phys *chunk
     const tarni_extent *extent = &heap->extents[index];
     if (tarni_order_is_lost_locked(heap, &extent->order) ||
         (!may_steal && !tarni_order_is_met_locked(heap, &extent->order, lane)) ||
-        !tarni_order_unite(order, &extent->order)) {
+        !tarni_order_unite_open_locked(heap, order, &extent->order)) {
       return false;
     }
     at = extent->offset + extent->size;
@@ -233,7 +233,7 @@ tarni_index tarni_chunk_isolate_locked(tarn_heap *heap, const tarni_phys *chunk)
     if (whole == 0) {
       whole = index;
     } else {
-      (void)tarni_order_unite(&tarni_extent_at(heap, whole)->order, &order);
+      (void)tarni_order_unite_open_locked(heap, &tarni_extent_at(heap, whole)->order, &order);
       tarni_extent_append_locked(heap, whole, index);
     }
     at = stop;
@@ -312,12 +312,10 @@ tarn_status tarni_chunk_reap_grow(tarn_heap *heap) {
 
 /* Sees to it that every zombie's end can be seen: fences that failed are recorded anew. */
 static tarn_status zombies_fence(tarn_heap *heap) {
-  tarn_status status = TARN_OK;
   for (tarni_index index = heap->zombies; index != 0; index = heap->extents[index].link) {
-    const tarn_status fenced = tarni_order_fence_grow(heap, &heap->extents[index].order);
-    status = status == TARN_OK ? fenced : status;
+    TARN_TRY(tarni_order_fence_grow(heap, &heap->extents[index].order));
   }
-  return status;
+  return TARN_OK;
 }
 
 /* ---- Trimming ---- */
@@ -362,13 +360,18 @@ tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep) {
     bytes = trim_one_locked(heap);
   }
   tarni_lock_release(&heap->lock);
-  tarn_status status = zombies_fence(heap);
+  tarn_error error = {.size = sizeof(error)}; /* the first one, whatever fails after it */
+  if (zombies_fence(heap) != TARN_OK) {
+    (void)tarn_last_error(&error);
+  }
   for (;;) {
     (void)tarni_fences_poll_grow(heap);
     const tarn_status reaped = tarni_chunk_reap_grow(heap);
-    status = status == TARN_OK ? reaped : status;
+    if (reaped != TARN_OK && error.status == TARN_OK) {
+      (void)tarn_last_error(&error);
+    }
     if (reaped != TARN_OK || heap->zombies == 0 || !tarni_fences_wait_grow(heap)) {
-      return status;
+      return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
     }
   }
 }

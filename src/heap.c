@@ -217,6 +217,29 @@ tarn_device *tarn_heap_device(tarn_heap *heap) {
   return heap != NULL ? (tarn_device *)heap->port : NULL;
 }
 
+/* Waits for all work of all streams, so that what they have freed is everybody's: slabs that many
+ * lanes have a part of can go then. */
+static tarn_status bins_settle_grow(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const uint32_t n_lanes = heap->n_lanes;
+  tarni_bin(*bins)[TARNI_CLASS_COUNT] = calloc(n_lanes, sizeof(*bins));
+  if (bins != NULL) {
+    tarni_bins_detach_locked(heap, n_lanes, bins);
+  }
+  tarni_lock_release(&heap->lock);
+  if (bins == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_trim", NULL, "Free some host memory.",
+                      "no host memory to look through the bins of %u streams", n_lanes);
+  }
+  const tarn_status status = tarni_lanes_finish_grow(heap);
+  tarni_lock_acquire(&heap->lock);
+  tarni_bins_attach_locked(heap, n_lanes, bins, status == TARN_OK);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, TARNI_LANE_COMMON + 1);
+  tarni_lock_release(&heap->lock);
+  free(bins);
+  return status;
+}
+
 tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   TARN_TRY(heap_check_given(heap, "tarn_heap_trim"));
   tarni_lock_acquire(&heap->grow);
@@ -227,7 +250,11 @@ tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   tarni_cache_empty_all_locked(heap, 0, false);
   tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
   tarni_lock_release(&heap->lock);
-  const tarn_status status = tarni_chunk_trim_grow(heap, keep_bytes);
+  tarn_status status = tarni_chunk_trim_grow(heap, keep_bytes);
+  if (status == TARN_OK && heap->reserved_bytes > keep_bytes) {
+    status = bins_settle_grow(heap);
+    status = status == TARN_OK ? tarni_chunk_trim_grow(heap, keep_bytes) : status;
+  }
   tarni_lock_release(&heap->grow);
   return status;
 }

@@ -38,6 +38,9 @@ static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
 /* ---- order.c: lanes, tickets and fences ---- */
 bool tarni_order_add(tarni_order *order, tarni_index lane, uint64_t ticket);
 bool tarni_order_unite(tarni_order *order, const tarni_order *other);
+/* The same, without what is complete by now. */
+bool tarni_order_unite_open_locked(const tarn_heap *heap, tarni_order *order,
+                                   const tarni_order *other);
 /* Whether the lane's stream may use such memory without any further wait. */
 bool tarni_order_is_met_locked(const tarn_heap *heap, const tarni_order *order, tarni_index lane);
 bool tarni_order_is_complete_locked(const tarn_heap *heap, const tarni_order *order);
@@ -114,6 +117,12 @@ void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_inde
 uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index);
 /* Gives slabs with no live block back as free extents: those of lanes [first, end). */
 void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end);
+/* Takes all bins of the first `n_lanes` lanes out of sight, and puts them back: each where it was,
+ * or all of them into the common lane's once the lanes' work up to the detaching is complete. */
+void tarni_bins_detach_locked(tarn_heap *heap, uint32_t n_lanes,
+                              tarni_bin (*bins)[TARNI_CLASS_COUNT]);
+void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
+                              tarni_bin (*bins)[TARNI_CLASS_COUNT], bool are_complete);
 /* Moves all bins and free extents of a lane whose every ticket is complete to the common lane. */
 void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 

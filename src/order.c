@@ -53,6 +53,17 @@ static bool entry_is_met(const tarn_heap *heap, const tarni_order_entry *entry, 
          (entry->lane < by->n_waited && by->waited[entry->lane] >= entry->ticket);
 }
 
+bool tarni_order_unite_open_locked(const tarn_heap *heap, tarni_order *order,
+                                   const tarni_order *other) {
+  tarni_order open = {0};
+  for (uint32_t i = 0; i < other->n; i++) {
+    if (!entry_is_complete(heap, &other->at[i])) {
+      open.at[open.n++] = other->at[i];
+    }
+  }
+  return tarni_order_unite(order, &open);
+}
+
 bool tarni_order_is_met_locked(const tarn_heap *heap, const tarni_order *order, tarni_index lane) {
   for (uint32_t i = 0; i < order->n; i++) {
     if (!entry_is_met(heap, &order->at[i], lane)) {
@@ -91,17 +102,12 @@ uint64_t tarni_ticket_locked(tarn_heap *heap, tarni_index lane) {
 
 /* ---- Fences ---- */
 
-static uint64_t lane_lose(tarn_heap *heap, tarni_index lane) {
+static tarn_status lane_lost(tarn_heap *heap, tarni_index lane, const char *operation) {
   tarni_lock_acquire(&heap->lock);
   tarni_lane *known = &heap->lanes[lane];
   known->is_lost = true;
   const uint64_t id = known->stream_id;
   tarni_lock_release(&heap->lock);
-  return id;
-}
-
-static tarn_status lane_lost(tarn_heap *heap, tarni_index lane, const char *operation) {
-  const uint64_t id = lane_lose(heap, lane);
   const tarni_facts facts = {.device = heap->port->device.name};
   return tarni_fail(TARN_STATE, operation, &facts,
                     "Retire a stream (tarn_stream_retire) before it is destroyed.",
@@ -164,10 +170,6 @@ static tarn_status fence_stream(tarn_heap *heap, const tarni_lane *lane, tarn_st
 static tarn_status fence_failed(tarn_heap *heap, tarni_index index, tarn_status status) {
   const tarni_lane *lane = &heap->lanes[index];
   uint64_t id;
-  if (status == TARN_DEVICE_LOST) {
-    (void)lane_lose(heap, index);
-    return status;
-  }
   if (status != TARN_INVALID || lane->stream == TARNI_STREAM_PER_THREAD ||
       (tarni_port_stream_id(heap->port, lane->stream, &id) == TARN_OK && id == lane->stream_id)) {
     return status;

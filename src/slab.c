@@ -6,6 +6,8 @@
  * when slabs are collected, which happens only when the heap would have to grow.
  *
  * Everything is under heap->lock. Knows nothing about threads. */
+#include <string.h>
+
 #include "base/bits.h"
 #include "internal.h"
 
@@ -166,6 +168,27 @@ static void bin_splice(tarn_heap *heap, tarni_index lane, uint32_t class_index) 
   tarni_bin *bin = &heap->lanes[lane].bins[class_index];
   for (uint32_t item = bin_pop(heap, bin); item != UINT32_MAX; item = bin_pop(heap, bin)) {
     tarni_bin_put_locked(heap, TARNI_LANE_COMMON, class_index, item);
+  }
+}
+
+void tarni_bins_detach_locked(tarn_heap *heap, uint32_t n_lanes,
+                              tarni_bin (*bins)[TARNI_CLASS_COUNT]) {
+  for (tarni_index lane = 0; lane < n_lanes; lane++) {
+    memcpy(bins[lane], heap->lanes[lane].bins, sizeof(bins[lane]));
+    memset(heap->lanes[lane].bins, 0, sizeof(bins[lane]));
+  }
+}
+
+void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
+                              tarni_bin (*bins)[TARNI_CLASS_COUNT], bool are_complete) {
+  for (tarni_index lane = 0; lane < n_lanes; lane++) {
+    const tarni_index to = are_complete ? TARNI_LANE_COMMON : lane;
+    for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
+      tarni_bin *bin = &bins[lane][class_index];
+      for (uint32_t item = bin_pop(heap, bin); item != UINT32_MAX; item = bin_pop(heap, bin)) {
+        tarni_bin_put_locked(heap, to, class_index, item);
+      }
+    }
   }
 }
 

@@ -216,6 +216,7 @@ static void threads_with_their_own_streams(void) {
 
 static void threads_that_share_streams(void) {
   run("sim:1G,seed=19", 4, 3, 100000, 4 << 20, TARN_STEAL_WHEN_SHORT, true);
+  run("sim:1G,seed=21", 4, 8, 60000, 4 << 20, TARN_STEAL_WHEN_SHORT, true);
   run("sim:256M,seed=20", 4, 3, 60000, 8 << 20, TARN_STEAL_ALWAYS, true);
 }
 
