@@ -140,8 +140,9 @@ typedef struct tarni_port_table {
   /* Either may be NULL. Destroying an exec whose launches are pending is allowed. */
   tarn_status (*graph_destroy)(tarni_port *port, tarni_graph graph, tarni_graph_exec exec);
 
-  /* Work. Copies go between any two of device memory, pinned and ordinary host memory. The sync
-   * forms return when the bytes are there, and are illegal in a capture like plain_alloc. */
+  /* Work. Copies go between any two of device memory, pinned and ordinary host memory; one between
+   * two ranges of host memory may wait for its stream. The sync forms return when the bytes are
+   * there, and are illegal in a capture like plain_alloc. */
   tarn_status (*copy)(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
                       tarn_stream stream);
   tarn_status (*copy_sync)(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size);

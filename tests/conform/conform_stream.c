@@ -104,19 +104,21 @@ static void streams_are_independent(void) {
 static void destroyed_with_work_pending(void) {
   tarn_stream stream;
   tarni_event event;
+  tarn_ptr block;
   conform_pattern(conform_pinned_a, CONFORM_PINNED_BYTES, 2);
-  conform_pattern(conform_pinned_b, CONFORM_PINNED_BYTES, 3);
+  REQUIRE_OK(tarni_port_plain_alloc(conform_port, CONFORM_PINNED_BYTES, &block));
   REQUIRE_OK(tarni_port_stream_create(conform_port, &stream));
   REQUIRE_OK(tarni_port_event_create(conform_port, &event));
   conform_gate *gate = conform_gate_close(stream);
-  CHECK_OK(tarni_port_copy(conform_port, (uintptr_t)conform_pinned_b, (uintptr_t)conform_pinned_a,
-                           CONFORM_PINNED_BYTES, stream));
+  CHECK_OK(tarni_port_copy(conform_port, block, (uintptr_t)conform_pinned_a, CONFORM_PINNED_BYTES,
+                           stream));
   CHECK_OK(tarni_port_event_record(conform_port, event, stream));
   CHECK_STATUS(tarni_port_event_query(conform_port, event), TARN_NOT_READY);
   CHECK(conform_gate_open(gate)); /* a driver may wait in destroy for a stream that is held */
   CHECK_OK(tarni_port_stream_destroy(conform_port, stream));
   CHECK_OK(tarni_port_event_sync(conform_port, event));
-  CHECK_EQ(conform_differ(conform_pinned_b, CONFORM_PINNED_BYTES, 2), 0);
+  CHECK_EQ(conform_device_differ(block, CONFORM_PINNED_BYTES, 2), 0);
+  CHECK_OK(tarni_port_plain_free(conform_port, block));
   CHECK_OK(tarni_port_event_destroy(conform_port, event));
 }
 
