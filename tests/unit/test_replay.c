@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tarn replay and tarn bench: small traces with known answers, the fields of their JSON, and what
+ * they say about wrong use. The command is looked for in TARN_TEST_BUILD_DIR. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/test.h"
+#include "tools/replay.h"
+
+enum { OUTPUT_CAPACITY = 1 << 16 };
+
+static char output[OUTPUT_CAPACITY];
+static char trace_path[64];
+
+/* Runs `tarn <arguments>` with both outputs kept; the exit status, -1 when it cannot be run. */
+static int run_tool(const char *arguments) {
+  char command[1024];
+  (void)snprintf(command, sizeof(command), "exec 2>&1; unset TARN_DEVICE; '%s/tarn' %s",
+                 getenv("TARN_TEST_BUILD_DIR"), arguments);
+  FILE *pipe = popen(command, "r");
+  if (pipe == NULL) {
+    return -1;
+  }
+  output[fread(output, 1, sizeof(output) - 1, pipe)] = '\0';
+  const int status = pclose(pipe);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool cannot_run(void) {
+  if (getenv("TARN_TEST_BUILD_DIR") == NULL) {
+    test_skip("TARN_TEST_BUILD_DIR is not set: run by ctest");
+    return true;
+  }
+  return false;
+}
+
+/* A trace of two streams: 3 MiB and 64 MiB live at its peak, and one block that it never frees. */
+static const char small_trace[] = "a 0 3145728 0\n"
+                                  "a 1 67108864 1\n"
+                                  "f 1\n"
+                                  "a 2 0 0\n"
+                                  "a 3 1000 0\n"
+                                  "f 0\n"
+                                  "f 2\n";
+
+static void write_trace(void) {
+  (void)snprintf(trace_path, sizeof(trace_path), "/tmp/tarn-test-replay-%d", (int)getpid());
+  FILE *file = fopen(trace_path, "w");
+  REQUIRE(file != NULL);
+  CHECK(fputs(small_trace, file) >= 0);
+  CHECK_EQ(fclose(file), 0);
+}
+
+/* The number of a member of the JSON in `output`; -1 when it has none. */
+static double member(const char *name) {
+  char pattern[64];
+  (void)snprintf(pattern, sizeof(pattern), "\"%s\": ", name);
+  const char *at = strstr(output, pattern);
+  return at != NULL ? strtod(at + strlen(pattern), NULL) : -1;
+}
+
+/* ---- Running -------------------------------------------------------------------------------- */
+
+static bool read_small(trace *t) {
+  char message[TRACE_ERROR];
+  return CHECK(trace_parse("small", small_trace, strlen(small_trace), t, message));
+}
+
+static void what_is_counted(void) {
+  static replay_result result;
+  trace t;
+  replay_plan plan = {.device = "sim", .seed = 3, .n_passes = 4};
+  REQUIRE(read_small(&t));
+  CHECK_EQ(t.live_peak_bytes, 3145728 + 67108864);
+  CHECK(replay_run("small", &t, &plan, &result));
+  CHECK_STATUS(result.status, TARN_OK);
+  CHECK_HAS(result.device.name, "seed=3");
+  CHECK_EQ(result.violations, 0);
+  CHECK(result.reserved_peak_bytes >= t.live_peak_bytes);
+  CHECK(result.reserved_peak_bytes <= result.reserved_peak_repeat_bytes);
+  CHECK_EQ(result.stats.live_blocks, 0);
+  CHECK_EQ(result.stats.frees, result.stats.allocations);
+  /* The heap's own calls, and nothing of the replay's. */
+  CHECK(result.first.calls[TARN_CALL_RESERVE] >= 1 && result.first.calls[TARN_CALL_CREATE] >= 1);
+  CHECK_EQ(result.first.calls[TARN_CALL_STREAM_CREATE], 0);
+  CHECK_EQ(result.first.calls[TARN_CALL_STREAM_SYNC], 0);
+  uint64_t calls = 0, ns = 0;
+  for (int i = 0; i < TARN_CALL_COUNT; i++) {
+    calls += result.first.calls[i];
+    ns += result.first.nanoseconds[i];
+  }
+  CHECK_EQ(result.first.n_calls, calls);
+  CHECK_EQ(result.first.total_ns, ns);
+  CHECK(ns > 0 && result.last.n_calls < calls);
+  trace_close(&t);
+}
+
+/* Too little memory is a result, not a failure, and leaves nothing behind for the oracle. */
+static void shortage(void) {
+  static replay_result result;
+  trace t;
+  const replay_plan plan = {.device = "sim", .capacity_bytes = 32 << 20, .seed = 1, .n_passes = 1};
+  REQUIRE(read_small(&t));
+  CHECK(replay_run("small", &t, &plan, &result));
+  CHECK(result.status == TARN_DEVICE_MEMORY || result.status == TARN_LIMIT);
+  CHECK_EQ(result.failed_event, 1);
+  CHECK_HAS(result.message, "67108864");
+  CHECK_EQ(result.violations, 0);
+  trace_close(&t);
+}
+
+static void a_device_that_is_not_there(void) {
+  static replay_result result;
+  trace t;
+  const replay_plan plan = {.device = "nope", .n_passes = 1};
+  REQUIRE(read_small(&t));
+  CHECK(!replay_run("small", &t, &plan, &result));
+  CHECK_HAS(result.message, "nope");
+  trace_close(&t);
+}
+
+/* What fits, fits; a unit or 0.2 % less does not, or is less than what is live. */
+static void fitting(void) {
+  static replay_result result;
+  trace t;
+  replay_plan plan = {.device = "sim", .seed = 1, .n_passes = 1};
+  uint64_t fit_bytes = 0;
+  REQUIRE(read_small(&t));
+  REQUIRE(replay_run("small", &t, &plan, &result) && result.status == TARN_OK);
+  const uint64_t unit = result.device.granularity_bytes;
+  CHECK(replay_fit("small", &t, &plan, &result, &fit_bytes));
+  CHECK(fit_bytes >= t.live_peak_bytes && fit_bytes % unit == 0);
+  plan.capacity_bytes = fit_bytes;
+  CHECK(replay_run("small", &t, &plan, &result));
+  CHECK_STATUS(result.status, TARN_OK);
+  plan.capacity_bytes = fit_bytes - unit;
+  if (plan.capacity_bytes >= t.live_peak_bytes) {
+    CHECK(replay_run("small", &t, &plan, &result) && result.status != TARN_OK);
+  }
+  trace_close(&t);
+}
+
+/* ---- The commands --------------------------------------------------------------------------- */
+
+static void replay_as_json(void) {
+  static const char *const names[] = {
+      "events",       "live_peak_bytes", "reserved_peak_bytes",      "ratio",      "fit_bytes",
+      "driver_calls", "driver_ns",       "driver_calls_last_repeat", "violations", "ns_per_event"};
+  char arguments[256];
+  if (cannot_run()) {
+    return;
+  }
+  write_trace();
+  (void)snprintf(arguments, sizeof(arguments), "replay --device sim --json --fit --repeat 3 %s %s",
+                 trace_path, trace_path);
+  CHECK_EQ(run_tool(arguments), 0);
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    if (!CHECK(member(names[i]) >= 0)) {
+      test_note("no member %s in %s", names[i], output);
+    }
+  }
+  CHECK_HAS(output, "{\"trace\": \"tarn-test-replay-");
+  CHECK_EQ(member("events"), 7);
+  CHECK_EQ(member("live_peak_bytes"), 70254592);
+  CHECK_EQ(member("violations"), 0);
+  const double ratio = member("reserved_peak_bytes") / member("live_peak_bytes");
+  CHECK(member("ratio") > ratio - 1e-4 && member("ratio") < ratio + 1e-4);
+  /* One object a line. */
+  const char *end = strchr(output, '\n');
+  CHECK(end != NULL && end[1] == '{' && strchr(end + 1, '\n')[1] == '\0');
+  CHECK_EQ(remove(trace_path), 0);
+}
+
+static void replay_as_a_table(void) {
+  if (cannot_run()) {
+    return;
+  }
+  CHECK_EQ(run_tool("replay --device=sim --repeat 2 traces/resnet_train.trace.gz"), 0);
+  CHECK_HAS(output, "resnet_train");
+  CHECK_HAS(output, "( 1.32)"); /* what PyTorch reserved by what was live */
+  CHECK_HAS(output, "( 1.02)");
+  CHECK(strchr(output, '\r') == NULL); /* no progress bar in a pipe */
+}
+
+static void benches(void) {
+  if (cannot_run()) {
+    return;
+  }
+  CHECK_EQ(run_tool("bench"), 0);
+  CHECK_HAS(output, "bench pair");
+  CHECK_HAS(output, "bench random");
+  CHECK_EQ(run_tool("bench random --device sim --case 1000:1"), 0);
+  CHECK_HAS(output, "FIRST");
+  CHECK_EQ(run_tool("bench random --device sim --json --case 1000:4"), 0);
+  CHECK_HAS(output, "\"allocator\": \"tarn\", \"allocations\": 1000, \"max_mib\": 4");
+  CHECK_EQ(member("live_peak_bytes"), 1332080261);
+  CHECK(member("reserved_peak_bytes") >= 1332080261);
+  CHECK(member("ms") > 0);
+}
+
+static void pairs(void) {
+  if (cannot_run()) {
+    return;
+  }
+  CHECK_EQ(run_tool("bench pair --device sim --json"), 0);
+  static const char *const texts[] = {"\"case\": \"own_streams\", \"allocator\": \"tarn\", "
+                                      "\"bytes\": 256, \"threads\": 1",
+                                      "\"allocator\": \"floor\"",
+                                      "\"allocator\": \"malloc\"",
+                                      "\"bytes\": 33554432",
+                                      "\"case\": \"live_1000\"",
+                                      "\"case\": \"freed_by_another\""};
+  for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+    CHECK_HAS(output, texts[i]);
+  }
+  CHECK(member("ns_per_pair") > 0 && member("best_ns_per_pair") <= member("ns_per_pair"));
+  CHECK_EQ(member("driver_calls"), 0); /* of the first case */
+}
+
+static void wrong_words(void) {
+  static const struct {
+    const char *arguments;
+    int status;
+    const char *message;
+  } uses[] = {
+      {"replay", 2, "a trace is needed"},
+      {"replay --bogus x", 2, "--bogus"},
+      {"replay --stealing often x", 2, "never, short or always"},
+      {"replay --repeat 0 x", 2, "from 1 to"},
+      {"replay --seed -1 x", 2, "'-1' is not a number"},
+      {"replay --capacity 12Q x", 2, "'12Q' is not a number of bytes"},
+      {"replay --capacity 99999999999999999999 x", 2, "is not a number of bytes"},
+      {"replay /nowhere/x.trace", 1, "/nowhere/x.trace:1: cannot be opened"},
+      {"replay README.md", 1, "is no event"},
+      {"replay --device nope traces/resnet_train.trace.gz", 1, "nope"},
+      {"replay --capacity 64M --device sim traces/resnet_train.trace.gz", 1, "stopped after"},
+      {"bench bogus", 2, "no benchmark 'bogus'"},
+      {"bench --bogus", 2, "--bogus"},
+      {"bench random --case 5:5", 2, "no case '5:5'"},
+      {"bench pair extra", 2, "extra"},
+      {"bench pair --device nope", 1, "nope"},
+  };
+  if (cannot_run()) {
+    return;
+  }
+  for (size_t i = 0; i < sizeof(uses) / sizeof(uses[0]); i++) {
+    const bool is_right = CHECK_EQ(run_tool(uses[i].arguments), uses[i].status);
+    if (!CHECK_HAS(output, uses[i].message) || !is_right) {
+      test_note("tarn %s printed: %.400s", uses[i].arguments, output);
+    }
+  }
+}
+
+static const test_case cases[] = {
+    {"replay: what is counted", what_is_counted},
+    {"replay: shortage", shortage},
+    {"replay: a device that is not there", a_device_that_is_not_there},
+    {"replay: the smallest capacity", fitting},
+    {"replay: as JSON", replay_as_json},
+    {"replay: as a table", replay_as_a_table},
+    {"bench: the list, and random allocations", benches},
+    {"bench: pairs", pairs},
+    {"replay, bench: wrong use", wrong_words},
+};
+TEST_MAIN(cases)
