@@ -38,7 +38,6 @@ endif()
 # (some containers) the test is started as it is.
 set(test_launcher "")
 if(TARN_PROFILE STREQUAL "tsan")
-  target_sources(tarn_test_support INTERFACE ${PROJECT_SOURCE_DIR}/tests/support/tsan/room.c)
   execute_process(COMMAND setarch -R true RESULT_VARIABLE setarch_result OUTPUT_QUIET ERROR_QUIET)
   if(setarch_result EQUAL 0)
     set(test_launcher setarch -R)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Room for large reservations under the thread sanitizer, part of every test program of that
+ * Room for large reservations under the thread sanitizer, part of every program of that
  * profile. On 64-bit ARM the sanitizer fills nearly all of the address space with inaccessible
  * mappings and leaves at most 16 GiB in one piece, less than one simulated GPU reserves. Before
  * main a part of the largest such mapping is taken away again, so that the kernel can place
