@@ -409,24 +409,24 @@ tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index) {
 
 /* ---- The end ---- */
 
-/* Gives each lane a last ticket and a fence for it, where it has none. */
-static tarn_status lanes_fence(tarn_heap *heap) {
+/* Gives each lane a ticket and sees to it that a fence for it is under way. */
+static tarn_status lanes_fence(tarn_heap *heap, uint32_t n) {
   tarn_status status = TARN_OK;
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    if (heap->lanes[i].stream_id != 0) {
-      tarni_lock_acquire(&heap->lock);
-      const uint64_t ticket = tarni_ticket_locked(heap, i);
-      tarni_lock_release(&heap->lock);
-      const tarn_status fenced = fence_record(heap, i, ticket);
-      status = status == TARN_OK ? fenced : status;
-    }
+  for (tarni_index i = 1; i < n; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    tarni_lock_acquire(&heap->lock);
+    const bool is_used = lane->stream_id != 0;
+    lane->goal = is_used ? tarni_ticket_locked(heap, i) : 0;
+    tarni_lock_release(&heap->lock);
+    const tarn_status fenced = is_used ? fence_record(heap, i, lane->goal) : TARN_OK;
+    status = status == TARN_OK ? fenced : status;
   }
   return status;
 }
 
-static bool lanes_are_complete(const tarn_heap *heap) {
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    if (heap->lanes[i].complete < heap->lanes[i].ticket) {
+static bool lanes_are_complete(const tarn_heap *heap, uint32_t n) {
+  for (tarni_index i = 1; i < n; i++) {
+    if (heap->lanes[i].complete < heap->lanes[i].goal) {
       return false;
     }
   }
@@ -441,16 +441,18 @@ static tarn_status device_await(tarn_heap *heap) {
 }
 
 tarn_status tarni_lanes_finish_grow(tarn_heap *heap) {
-  const tarn_status status = lanes_fence(heap);
+  const uint32_t n = lanes_count(heap);
+  const tarn_status status = lanes_fence(heap, n);
   while (status != TARN_DEVICE_LOST && tarni_fences_wait_grow(heap)) {
   }
-  if (status == TARN_DEVICE_LOST || lanes_are_complete(heap)) {
+  if (status == TARN_DEVICE_LOST || lanes_are_complete(heap, n)) {
     return status;
   }
   TARN_TRY(device_await(heap)); /* some stream is gone or broken: everything is waited for */
   tarni_lock_acquire(&heap->lock);
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    heap->lanes[i].complete = heap->lanes[i].ticket;
+  for (tarni_index i = 1; i < n; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    lane->complete = tarni_max(lane->complete, lane->goal);
   }
   tarni_lock_release(&heap->lock);
   return TARN_OK;

@@ -129,6 +129,7 @@ typedef struct tarni_lane {
   uint64_t ticket;                  /* last one given */
   uint64_t complete;                /* all up to this one are known to be complete */
   uint64_t fenced;                  /* all up to this one are behind a recorded fence */
+  uint64_t goal;                    /* lock DRIVER: the one that tarni_lanes_finish_grow is after */
   tarni_fence fences[TARNI_FENCES]; /* a ring, oldest first */
   uint32_t first_fence, n_fences;
   uint64_t *waited; /* for each other lane the ticket that this stream has been made to wait for */
