@@ -111,6 +111,31 @@ static tarn_status climb_alone(shortage *at) {
   return try_grow(at, may_steal);
 }
 
+static uint64_t fences_under_way(const tarn_heap *heap) {
+  uint64_t n = 0;
+  for (tarni_index i = 1; i < heap->max_lanes; i++) {
+    n += heap->lanes[i].n_fences;
+  }
+  return n;
+}
+
+/* Trims, and waits for a fence. False: that changed nothing; *error then says what the driver had
+ * against it, if it had. */
+static bool make_room(shortage *at, tarn_error *error) {
+  tarn_heap *heap = at->heap;
+  const uint64_t held = heap->reserved_bytes, n = fences_under_way(heap);
+  error->status = TARN_OK;
+  if (tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size)) != TARN_OK) {
+    (void)tarn_last_error(error);
+  }
+  if (heap->reserved_bytes == held) {
+    (void)tarni_fences_wait_grow(heap);
+  }
+  const bool is_changed = heap->reserved_bytes < held || fences_under_way(heap) < n;
+  tarni_shortage_reap_grow(heap);
+  return is_changed;
+}
+
 /* The steps under true shortage. */
 static tarn_status climb_together(shortage *at, tarn_status status) {
   tarn_heap *heap = at->heap;
@@ -126,19 +151,12 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
     }
   }
   status = try_grow(at, may_steal);
-  while (is_shortage(status)) {
-    const uint64_t held = heap->reserved_bytes;
-    (void)tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size));
-    if (heap->reserved_bytes < held) {
-      status = try_grow(at, may_steal);
-    } else if (tarni_fences_wait_grow(heap)) {
-      tarni_shortage_reap_grow(heap);
-      status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
-    } else {
-      return status;
-    }
+  tarn_error error = {.size = sizeof(error)};
+  while (is_shortage(status) && make_room(at, &error)) {
+    collect_all(at);
+    status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
   }
-  return status;
+  return is_shortage(status) && error.status != TARN_OK ? tarni_fail_again(&error) : status;
 }
 
 static uint64_t largest_free_locked(const tarn_heap *heap) {
@@ -177,6 +195,14 @@ static tarn_status shortage_fail(const shortage *at, tarn_status status) {
                     cause->driver_name[0] != '\0' ? "; the driver said " : "", cause->driver_name);
 }
 
+/* A broken device lets nothing be given back, which looks like shortage. */
+static tarn_status shortage_confirm(const shortage *at, tarn_status status) {
+  uint64_t free_bytes, total_bytes;
+  const bool is_lost =
+      tarni_port_info(at->heap->port, &free_bytes, &total_bytes) == TARN_DEVICE_LOST;
+  return is_lost ? TARN_DEVICE_LOST : shortage_fail(at, status);
+}
+
 /* Whether no step can help: more than the heap may ever hold is asked for. */
 static bool is_beyond(shortage *at) {
   tarn_heap *heap = at->heap;
@@ -213,5 +239,5 @@ tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tar
     }
   }
   *extent = at.extent;
-  return is_shortage(status) ? shortage_fail(&at, status) : status;
+  return is_shortage(status) ? shortage_confirm(&at, status) : status;
 }
