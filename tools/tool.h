@@ -25,6 +25,7 @@ typedef struct tool_command {
 int tool_bench(const tool_command *command, int argc, char **argv);
 int tool_info(const tool_command *command, int argc, char **argv);
 int tool_options(const tool_command *command, int argc, char **argv);
+int tool_plan(const tool_command *command, int argc, char **argv);
 int tool_probe(const tool_command *command, int argc, char **argv);
 int tool_replay(const tool_command *command, int argc, char **argv);
 int tool_status(const tool_command *command, int argc, char **argv);

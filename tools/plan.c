@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * `tarn plan`: packs the buffers of a table or of a trace and says how good that is. */
+#include "plan.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "tool.h"
+
+typedef struct plan_arguments {
+  bool is_json;
+  const char *path;
+  const char *svg;
+  uint64_t max_ns;
+  uint64_t capacity;
+  uint64_t window_begin;
+  uint64_t window_end;
+} plan_arguments;
+
+/* ---- Arguments ------------------------------------------------------------------------------ */
+
+static int wrong_value(const char *argument, const char *value, const char *form) {
+  (void)fprintf(stderr, "tarn plan: %s '%s' is not %s\n", argument, value, form);
+  return TOOL_USAGE;
+}
+
+static bool read_seconds(const char *text, uint64_t *nanoseconds) {
+  char *end = NULL;
+  const double seconds = strtod(text, &end);
+  if (end == text || *end != '\0' || !(seconds > 0.0) || seconds > 1e9) {
+    return false;
+  }
+  *nanoseconds = (uint64_t)(seconds * 1e9) + 1;
+  return true;
+}
+
+/* A number, with K, M, G or T for powers of 1024 where `has_units`. */
+static bool read_count(const char *text, bool has_units, const char **rest, uint64_t *number) {
+  char *end = NULL;
+  errno = 0;
+  if (text[0] < '0' || text[0] > '9') {
+    return false;
+  }
+  unsigned long long value = strtoull(text, &end, 10);
+  const char *unit = has_units && *end != '\0' ? strchr("KMGT", *end) : NULL;
+  for (int power = unit == NULL ? 0 : (int)(unit - "KMGT") + 1; power > 0; power--) {
+    if (value > UINT64_MAX / 1024) {
+      return false;
+    }
+    value *= 1024;
+  }
+  *rest = unit == NULL ? end : end + 1;
+  *number = value;
+  return errno == 0;
+}
+
+static bool read_window(const char *text, uint64_t *begin, uint64_t *end) {
+  const char *rest = NULL;
+  return read_count(text, false, &rest, begin) && *rest == ':' &&
+         read_count(rest + 1, false, &rest, end) && *rest == '\0' && *begin < *end;
+}
+
+/* Takes the file's name out of argv and leaves the arguments with a dash. */
+static int take_path(const tool_command *command, int *argc, char **argv, const char **path) {
+  int n = 0;
+  for (int i = 0; i < *argc; i++) {
+    const bool has_value = strchr(argv[i], '=') == NULL && strcmp(argv[i], "--json") != 0 &&
+                           strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0;
+    if (argv[i][0] == '-') {
+      argv[n++] = argv[i];
+      if (has_value && i + 1 < *argc) {
+        argv[n++] = argv[++i];
+      }
+    } else if (*path == NULL) {
+      *path = argv[i];
+    } else {
+      (void)fprintf(stderr, "tarn plan: one file at a time, not '%s' and '%s'\nusage: tarn %s %s\n",
+                    *path, argv[i], command->name, command->arguments);
+      return TOOL_USAGE;
+    }
+  }
+  *argc = n;
+  return -1;
+}
+
+static int read_arguments(const tool_command *command, int argc, char **argv,
+                          plan_arguments *given) {
+  const char *seconds = NULL;
+  const char *capacity = NULL;
+  const char *window = NULL;
+  const char *rest = "";
+  bool is_given[4] = {false};
+  const tool_argument arguments[] = {{"--json", &given->is_json, NULL},
+                                     {"--seconds", &is_given[0], &seconds},
+                                     {"--capacity", &is_given[1], &capacity},
+                                     {"--window", &is_given[2], &window},
+                                     {"--svg", &is_given[3], &given->svg}};
+  int result = take_path(command, &argc, argv, &given->path);
+  result = result >= 0 ? result : tool_parse(command, arguments, 5, argc, argv);
+  if (result >= 0) {
+    return result;
+  }
+  given->window_end = UINT64_MAX;
+  if (given->path == NULL) {
+    (void)fprintf(stderr, "tarn plan: a file is missing\nusage: tarn %s %s\n", command->name,
+                  command->arguments);
+    return TOOL_USAGE;
+  }
+  if (seconds != NULL && !read_seconds(seconds, &given->max_ns)) {
+    return wrong_value("--seconds", seconds, "a number of seconds above 0");
+  }
+  if (capacity != NULL && (!read_count(capacity, true, &rest, &given->capacity) || *rest != '\0')) {
+    return wrong_value("--capacity", capacity, "a number of bytes, such as 1048576 or 80G");
+  }
+  if (window != NULL && !read_window(window, &given->window_begin, &given->window_end)) {
+    return wrong_value("--window", window, "of the form A:B with A below B");
+  }
+  return -1;
+}
+
+/* ---- Output --------------------------------------------------------------------------------- */
+
+static double gap_of(const plan_job *job) {
+  const double bound = (double)job->info.bound;
+  return job->info.bound == 0 ? 0.0 : ((double)job->info.height - bound) / bound;
+}
+
+static void print_json(const plan_job *job, const plan_arguments *given) {
+  printf("{");
+  tool_json_member("file", true);
+  tool_json_text(job->path);
+  tool_json_number("buffers", job->count);
+  tool_json_number("bound", job->info.bound);
+  tool_json_number("height", job->info.height);
+  tool_json_member("gap", false);
+  printf("%.9f", gap_of(job));
+  tool_json_member("seconds", false);
+  printf("%.3f", job->seconds);
+  tool_json_switch("proven", job->info.is_proven);
+  tool_json_switch("valid", true);
+  tool_json_number("binds_from", job->info.bind_begin);
+  tool_json_number("binds_to", job->info.bind_end);
+  tool_json_number("steps", job->info.steps);
+  if (given->capacity != 0) {
+    tool_json_number("capacity", given->capacity);
+    tool_json_switch("fits", job->info.height <= given->capacity);
+    tool_json_switch("can_fit", !job->info.is_over);
+  }
+  printf("}\n");
+}
+
+static void print_text(const plan_job *job, const plan_arguments *given) {
+  char height[TOOL_TEXT];
+  char bound[TOOL_TEXT];
+  printf("%s: %llu buffers\n", job->path, (unsigned long long)job->count);
+  printf("  height  %llu (%s)\n", (unsigned long long)job->info.height,
+         tool_bytes(job->info.height, height));
+  printf("  bound   %llu (%s), live at the time from %llu to %llu\n",
+         (unsigned long long)job->info.bound, tool_bytes(job->info.bound, bound),
+         (unsigned long long)job->info.bind_begin, (unsigned long long)job->info.bind_end);
+  printf("  gap     %.4f %%%s\n", 100.0 * gap_of(job),
+         job->info.is_proven ? ", proven: no plan is lower" : "");
+  printf("  valid   checked\n  seconds %.3f\n", job->seconds);
+  if (given->capacity != 0) {
+    printf("  fits in %llu: %s\n", (unsigned long long)given->capacity,
+           job->info.height <= given->capacity ? "yes"
+           : job->info.is_over                 ? "no, and no plan does"
+                                               : "no plan found that does");
+  }
+}
+
+/* ---- The command ---------------------------------------------------------------------------- */
+
+static double seconds_now(void) {
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static int plan_and_print(plan_job *job, const plan_arguments *given) {
+  const double begin = seconds_now();
+  const tarn_plan_problem problem = {
+      .size = sizeof(problem), .buffers = job->buffers, .count = job->count};
+  const tarn_plan_options options = {
+      .size = sizeof(options), .max_ns = given->max_ns, .capacity = given->capacity};
+  tarn_plan *plan = NULL;
+  uint64_t height = 0;
+  job->info.size = sizeof(job->info);
+  if (tarn_plan_create(&problem, &options, &plan) != TARN_OK ||
+      tarn_plan_get_info(plan, &job->info) != TARN_OK ||
+      tarn_plan_check(&problem, tarn_plan_offsets(plan), &height) != TARN_OK) {
+    tarn_plan_destroy(plan);
+    return tool_fail();
+  }
+  job->offsets = tarn_plan_offsets(plan);
+  job->seconds = seconds_now() - begin;
+  if (given->is_json) {
+    print_json(job, given);
+  } else {
+    print_text(job, given);
+  }
+  const bool is_drawn = given->svg == NULL || plan_job_draw(job, given->svg);
+  tarn_plan_destroy(plan);
+  return is_drawn ? TOOL_OK : TOOL_FAILED;
+}
+
+int tool_plan(const tool_command *command, int argc, char **argv) {
+  plan_arguments given = {0};
+  plan_job job = {0};
+  const int wrong = read_arguments(command, argc, argv, &given);
+  if (wrong >= 0) {
+    return wrong;
+  }
+  job.path = given.path;
+  int result = TOOL_FAILED;
+  if (plan_job_load(&job, given.window_begin, given.window_end)) {
+    result = plan_and_print(&job, &given);
+  }
+  free(job.buffers);
+  free(job.ids);
+  return result;
+}
