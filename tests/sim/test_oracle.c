@@ -10,7 +10,10 @@
 #include "support/test.h"
 #include "tarn/sim.h"
 
-enum { GRANULE = 2 << 20, BLOCK = 1 << 20, OWNER_A = 11, OWNER_B = 22, OWNER_C = 33 };
+enum { OWNER_A = 11, OWNER_B = 22, OWNER_C = 33 };
+
+static const uint64_t granule = 2 << 20;
+static const uint64_t block_bytes = 1 << 20;
 
 typedef struct world {
   tarn_device *device;
@@ -46,84 +49,84 @@ static void pass(world *w, tarni_event event, tarn_stream from, tarn_stream to) 
 /* ---- The scenarios ---- */
 
 static void reuse_without_wait(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   if (!mistake) {
     pass(w, w->event, w->a, w->b);
   }
-  own(w, w->base, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_B, w->b);
+  own(w, w->base, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_B, w->b);
 }
 
 static void event_on_wrong_stream(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   pass(w, w->event, mistake ? w->c : w->a, w->b);
-  own(w, w->base, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_B, w->b);
+  own(w, w->base, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_B, w->b);
 }
 
 static void event_too_early(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
+  own(w, w->base, block_bytes, OWNER_A);
   if (mistake) {
     CHECK_OK(tarni_port_event_record(w->port, w->event, w->a));
   }
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   if (!mistake) {
     CHECK_OK(tarni_port_event_record(w->port, w->event, w->a));
   }
   CHECK_OK(tarni_port_event_wait(w->port, w->b, w->event));
-  own(w, w->base, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_B, w->b);
+  own(w, w->base, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_B, w->b);
 }
 
 /* The wait is issued before the event is recorded anew: it waits for the old record. */
 static void wait_before_record(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
+  own(w, w->base, block_bytes, OWNER_A);
   CHECK_OK(tarni_port_event_record(w->port, w->event, w->a));
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   if (mistake) {
     CHECK_OK(tarni_port_event_wait(w->port, w->b, w->event));
     CHECK_OK(tarni_port_event_record(w->port, w->event, w->a));
   } else {
     pass(w, w->event, w->a, w->b);
   }
-  own(w, w->base, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_B, w->b);
+  own(w, w->base, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_B, w->b);
 }
 
 /* Two neighbours freed on two streams are merged; the merged block keeps one fence of the two. */
 static void wait_lost_in_merge(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
-  own(w, w->base + BLOCK, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
-  use(w, w->base + BLOCK, BLOCK, OWNER_B, w->b);
+  own(w, w->base, block_bytes, OWNER_A);
+  own(w, w->base + block_bytes, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
+  use(w, w->base + block_bytes, block_bytes, OWNER_B, w->b);
   pass(w, w->event, w->a, w->c);
   if (!mistake) {
     pass(w, w->other, w->b, w->c);
   }
-  own(w, w->base, 2 * BLOCK, OWNER_C);
-  use(w, w->base, 2 * BLOCK, OWNER_C, w->c);
+  own(w, w->base, 2 * block_bytes, OWNER_C);
+  use(w, w->base, 2 * block_bytes, OWNER_C, w->c);
 }
 
 /* A block is split; the half that was put aside is handed out without the fence of the whole. */
 static void wait_lost_in_split(world *w, bool mistake) {
-  own(w, w->base, 2 * BLOCK, OWNER_A);
-  use(w, w->base, 2 * BLOCK, OWNER_A, w->a);
+  own(w, w->base, 2 * block_bytes, OWNER_A);
+  use(w, w->base, 2 * block_bytes, OWNER_A, w->a);
   pass(w, w->event, w->a, w->b);
-  own(w, w->base, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_B, w->b);
+  own(w, w->base, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_B, w->b);
   if (!mistake) {
     pass(w, w->other, w->a, w->c);
   }
-  own(w, w->base + BLOCK, BLOCK, OWNER_C);
-  use(w, w->base + BLOCK, BLOCK, OWNER_C, w->c);
+  own(w, w->base + block_bytes, block_bytes, OWNER_C);
+  use(w, w->base + block_bytes, block_bytes, OWNER_C, w->c);
 }
 
 /* c follows b, but b's event was recorded before b followed a: order does not carry through. */
 static void order_not_carried(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   if (mistake) {
     CHECK_OK(tarni_port_event_record(w->port, w->other, w->b));
     pass(w, w->event, w->a, w->b);
@@ -132,109 +135,109 @@ static void order_not_carried(world *w, bool mistake) {
     pass(w, w->event, w->a, w->b);
     pass(w, w->other, w->b, w->c);
   }
-  own(w, w->base, BLOCK, OWNER_C);
-  use(w, w->base, BLOCK, OWNER_C, w->c);
+  own(w, w->base, block_bytes, OWNER_C);
+  use(w, w->base, block_bytes, OWNER_C, w->c);
 }
 
 /* The host asks for completion, is told «not ready», and goes on all the same. */
 static void not_ready_taken_for_done(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   CHECK_OK(tarni_port_event_record(w->port, w->event, w->a));
   if (!mistake) {
     while (tarni_port_event_query(w->port, w->event) == TARN_NOT_READY) {
     }
   }
-  own(w, w->base, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_B, w->b);
+  own(w, w->base, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_B, w->b);
 }
 
 /* A second user of the block is forgotten: only the owner's stream is waited for. */
 static void second_user_forgotten(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   pass(w, w->event, w->a, w->b);
-  read_only(w, w->base, BLOCK, w->b);
+  read_only(w, w->base, block_bytes, w->b);
   if (!mistake) {
     pass(w, w->other, w->b, w->a);
   }
-  own(w, w->base, BLOCK, OWNER_C);
-  use(w, w->base, BLOCK, OWNER_C, w->a);
+  own(w, w->base, block_bytes, OWNER_C);
+  use(w, w->base, block_bytes, OWNER_C, w->a);
 }
 
 /* A stream dies, its handle comes back as a new stream, and is taken for the old one. */
 static void handle_taken_for_stream(world *w, bool mistake) {
   tarn_stream old, fresh;
   CHECK_OK(tarni_port_stream_create(w->port, &old));
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, old);
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, old);
   if (!mistake) {
     CHECK_OK(tarni_port_stream_sync(w->port, old));
   }
   CHECK_OK(tarni_port_stream_destroy(w->port, old));
   CHECK_OK(tarni_port_stream_create(w->port, &fresh));
-  own(w, w->base, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_B, fresh);
+  own(w, w->base, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_B, fresh);
   CHECK_OK(tarni_port_stream_sync(w->port, fresh));
   CHECK_OK(tarni_port_stream_destroy(w->port, fresh));
 }
 
 static void unmap_under_use(world *w, bool mistake) {
-  use(w, w->base, BLOCK, 0, w->a);
+  use(w, w->base, block_bytes, 0, w->a);
   if (!mistake) {
     CHECK_OK(tarni_port_stream_sync(w->port, w->a));
   }
-  CHECK_OK(tarni_port_unmap(w->port, w->base, 2 * GRANULE));
+  CHECK_OK(tarni_port_unmap(w->port, w->base, 2 * granule));
   if (!mistake) {
-    CHECK_OK(tarni_port_map(w->port, w->base, 2 * GRANULE, w->chunk));
-    CHECK_OK(tarni_port_access(w->port, w->base, 2 * GRANULE));
+    CHECK_OK(tarni_port_map(w->port, w->base, 2 * granule, w->chunk));
+    CHECK_OK(tarni_port_access(w->port, w->base, 2 * granule));
   }
 }
 
 /* The chunk moves to a second address; the new use is not ordered after the old one. */
 static void alias_in_flight(world *w, bool mistake) {
-  const tarn_ptr second = w->base + 4 * GRANULE;
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
-  CHECK_OK(tarni_port_map(w->port, second, 2 * GRANULE, w->chunk));
-  CHECK_OK(tarni_port_access(w->port, second, 2 * GRANULE));
+  const tarn_ptr second = w->base + 4 * granule;
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
+  CHECK_OK(tarni_port_map(w->port, second, 2 * granule, w->chunk));
+  CHECK_OK(tarni_port_access(w->port, second, 2 * granule));
   if (!mistake) {
     pass(w, w->event, w->a, w->b);
   }
-  own(w, second, BLOCK, OWNER_B);
-  use(w, second, BLOCK, OWNER_B, w->b);
+  own(w, second, block_bytes, OWNER_B);
+  use(w, second, block_bytes, OWNER_B, w->b);
   CHECK_OK(tarni_port_stream_sync(w->port, w->a));
   CHECK_OK(tarni_port_stream_sync(w->port, w->b));
-  CHECK_OK(tarni_port_unmap(w->port, second, 2 * GRANULE));
+  CHECK_OK(tarni_port_unmap(w->port, second, 2 * granule));
 }
 
 static void write_after_free(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   if (mistake) {
-    CHECK_OK(tarn_sim_disown(w->device, w->base, BLOCK));
+    CHECK_OK(tarn_sim_disown(w->device, w->base, block_bytes));
   }
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
 }
 
 /* Even in perfect order: the old owner has no business there any more. */
 static void write_to_new_owners_block(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
-  own(w, w->base, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_B, w->a);
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
+  own(w, w->base, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_B, w->a);
   if (mistake) {
     use(w, w->base + 4096, 256, OWNER_A, w->a);
   }
 }
 
 static void race_of_one_owner(world *w, bool mistake) {
-  own(w, w->base, BLOCK, OWNER_A);
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  own(w, w->base, block_bytes, OWNER_A);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   if (!mistake) {
     pass(w, w->event, w->a, w->b);
   }
-  read_only(w, w->base + BLOCK / 2, 256, w->b);
+  read_only(w, w->base + block_bytes / 2, 256, w->b);
 }
 
 /* Pinned memory goes back to its pool while the copy from it is under way. */
@@ -249,7 +252,7 @@ static void staging_reused_in_flight(world *w, bool mistake) {
     CHECK_OK(tarni_port_stream_sync(w->port, w->a));
   }
   own(w, staging, 4096, OWNER_B);
-  CHECK_OK(tarni_port_copy(w->port, w->base + BLOCK, staging, 4096, w->b));
+  CHECK_OK(tarni_port_copy(w->port, w->base + block_bytes, staging, 4096, w->b));
   CHECK_OK(tarni_port_host_free(w->port, pinned));
 }
 
@@ -259,8 +262,8 @@ static void graph_branches_share(world *w, bool mistake) {
   tarni_graph_exec exec;
   CHECK_OK(tarni_port_capture_begin(w->port, w->a, TARNI_CAPTURE_RELAXED));
   pass(w, w->event, w->a, w->b);
-  use(w, w->base, BLOCK, 0, w->a);
-  use(w, mistake ? w->base : w->base + BLOCK, BLOCK, 0, w->b);
+  use(w, w->base, block_bytes, 0, w->a);
+  use(w, mistake ? w->base : w->base + block_bytes, block_bytes, 0, w->b);
   pass(w, w->other, w->b, w->a);
   CHECK_OK(tarni_port_capture_end(w->port, w->a, &graph));
   CHECK_OK(tarni_port_graph_instantiate(w->port, graph, &exec));
@@ -273,15 +276,15 @@ static void graph_branches_share(world *w, bool mistake) {
 static void graph_memory_reused(world *w, bool mistake) {
   tarni_graph graph;
   tarni_graph_exec exec;
-  own(w, w->base, BLOCK, OWNER_A);
+  own(w, w->base, block_bytes, OWNER_A);
   CHECK_OK(tarni_port_capture_begin(w->port, w->a, TARNI_CAPTURE_THREAD_LOCAL));
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   CHECK_OK(tarni_port_capture_end(w->port, w->a, &graph));
   CHECK_OK(tarni_port_graph_instantiate(w->port, graph, &exec));
   CHECK_OK(tarni_port_graph_launch(w->port, exec, w->a));
-  const tarn_ptr elsewhere = mistake ? w->base : w->base + BLOCK;
-  own(w, elsewhere, BLOCK, OWNER_B);
-  use(w, elsewhere, BLOCK, OWNER_B, w->a);
+  const tarn_ptr elsewhere = mistake ? w->base : w->base + block_bytes;
+  own(w, elsewhere, block_bytes, OWNER_B);
+  use(w, elsewhere, block_bytes, OWNER_B, w->a);
   CHECK_OK(tarni_port_graph_launch(w->port, exec, w->a));
   CHECK_OK(tarni_port_graph_destroy(w->port, graph, exec));
 }
@@ -290,9 +293,9 @@ static void graph_memory_reused(world *w, bool mistake) {
 static void launch_not_waited_for(world *w, bool mistake) {
   tarni_graph graph;
   tarni_graph_exec exec;
-  own(w, w->base, BLOCK, OWNER_A);
+  own(w, w->base, block_bytes, OWNER_A);
   CHECK_OK(tarni_port_capture_begin(w->port, w->a, TARNI_CAPTURE_GLOBAL));
-  use(w, w->base, BLOCK, OWNER_A, w->a);
+  use(w, w->base, block_bytes, OWNER_A, w->a);
   CHECK_OK(tarni_port_capture_end(w->port, w->a, &graph));
   CHECK_OK(tarni_port_graph_instantiate(w->port, graph, &exec));
   CHECK_OK(tarni_port_graph_launch(w->port, exec, w->a));
@@ -300,24 +303,24 @@ static void launch_not_waited_for(world *w, bool mistake) {
     pass(w, w->event, w->a, w->b);
   }
   CHECK_OK(tarni_port_graph_destroy(w->port, graph, exec));
-  own(w, w->base, BLOCK, OWNER_B);
-  use(w, w->base, BLOCK, OWNER_B, w->b);
+  own(w, w->base, block_bytes, OWNER_B);
+  use(w, w->base, block_bytes, OWNER_B, w->b);
 }
 
 static void double_map(world *w, bool mistake) {
   tarni_chunk extra;
-  CHECK_OK(tarni_port_create(w->port, GRANULE, &extra));
-  const tarn_ptr at = mistake ? w->base + GRANULE : w->base + 2 * GRANULE;
-  CHECK_STATUS(tarni_port_map(w->port, at, GRANULE, extra), mistake ? TARN_INVALID : TARN_OK);
+  CHECK_OK(tarni_port_create(w->port, granule, &extra));
+  const tarn_ptr at = mistake ? w->base + granule : w->base + 2 * granule;
+  CHECK_STATUS(tarni_port_map(w->port, at, granule, extra), mistake ? TARN_INVALID : TARN_OK);
   CHECK_OK(tarni_port_release(w->port, extra));
   if (!mistake) {
-    CHECK_OK(tarni_port_unmap(w->port, at, GRANULE));
+    CHECK_OK(tarni_port_unmap(w->port, at, granule));
   }
 }
 
 static void release_twice(world *w, bool mistake) {
   tarni_chunk extra;
-  CHECK_OK(tarni_port_create(w->port, GRANULE, &extra));
+  CHECK_OK(tarni_port_create(w->port, granule, &extra));
   CHECK_OK(tarni_port_release(w->port, extra));
   if (mistake) {
     CHECK_STATUS(tarni_port_release(w->port, extra), TARN_INVALID);
@@ -325,20 +328,20 @@ static void release_twice(world *w, bool mistake) {
 }
 
 static void use_of_unmapped(world *w, bool mistake) {
-  use(w, mistake ? w->base + 3 * GRANULE : w->base, BLOCK, 0, w->a);
+  use(w, mistake ? w->base + 3 * granule : w->base, block_bytes, 0, w->a);
 }
 
 static void use_without_access(world *w, bool mistake) {
-  const tarn_ptr second = w->base + 4 * GRANULE;
-  CHECK_OK(tarni_port_map(w->port, second, 2 * GRANULE, w->chunk));
+  const tarn_ptr second = w->base + 4 * granule;
+  CHECK_OK(tarni_port_map(w->port, second, 2 * granule, w->chunk));
   if (!mistake) {
-    CHECK_OK(tarni_port_access(w->port, second, 2 * GRANULE));
-    use(w, second, BLOCK, 0, w->a);
+    CHECK_OK(tarni_port_access(w->port, second, 2 * granule));
+    use(w, second, block_bytes, 0, w->a);
     CHECK_OK(tarni_port_stream_sync(w->port, w->a));
   } else {
-    CHECK_STATUS(tarni_port_fill(w->port, second, 1, BLOCK, w->a), TARN_INVALID);
+    CHECK_STATUS(tarni_port_fill(w->port, second, 1, block_bytes, w->a), TARN_INVALID);
   }
-  CHECK_OK(tarni_port_unmap(w->port, second, 2 * GRANULE));
+  CHECK_OK(tarni_port_unmap(w->port, second, 2 * granule));
 }
 
 /* ---- Running them ---- */
@@ -354,19 +357,19 @@ static bool world_open(world *w, const char *name) {
          CHECK_OK(tarni_port_stream_create(w->port, &w->c)) &&
          CHECK_OK(tarni_port_event_create(w->port, &w->event)) &&
          CHECK_OK(tarni_port_event_create(w->port, &w->other)) &&
-         CHECK_OK(tarni_port_reserve(w->port, 8 * GRANULE, 0, &w->base)) &&
-         CHECK_OK(tarni_port_create(w->port, 2 * GRANULE, &w->chunk)) &&
-         CHECK_OK(tarni_port_map(w->port, w->base, 2 * GRANULE, w->chunk)) &&
-         CHECK_OK(tarni_port_access(w->port, w->base, 2 * GRANULE));
+         CHECK_OK(tarni_port_reserve(w->port, 8 * granule, 0, &w->base)) &&
+         CHECK_OK(tarni_port_create(w->port, 2 * granule, &w->chunk)) &&
+         CHECK_OK(tarni_port_map(w->port, w->base, 2 * granule, w->chunk)) &&
+         CHECK_OK(tarni_port_access(w->port, w->base, 2 * granule));
 }
 
 static void world_close(world *w) {
   CHECK_OK(tarni_port_stream_sync(w->port, w->a));
   CHECK_OK(tarni_port_stream_sync(w->port, w->b));
   CHECK_OK(tarni_port_stream_sync(w->port, w->c));
-  CHECK_OK(tarni_port_unmap(w->port, w->base, 2 * GRANULE));
+  CHECK_OK(tarni_port_unmap(w->port, w->base, 2 * granule));
   CHECK_OK(tarni_port_release(w->port, w->chunk));
-  CHECK_OK(tarni_port_unreserve(w->port, w->base, 8 * GRANULE));
+  CHECK_OK(tarni_port_unreserve(w->port, w->base, 8 * granule));
   CHECK_OK(tarni_port_event_destroy(w->port, w->event));
   CHECK_OK(tarni_port_event_destroy(w->port, w->other));
   CHECK_OK(tarni_port_stream_destroy(w->port, w->a));

@@ -12,7 +12,9 @@
 #include "port/sim/sim.h"
 #include "support/test.h"
 
-enum { GRANULE = 2 << 20, BLOCK = 4096 };
+enum { BLOCK = 4096 };
+
+static const uint64_t granule = 2 << 20;
 
 typedef struct scene {
   tarn_device *device;
@@ -39,7 +41,7 @@ static tarn_status kernel(scene *s, tarn_stream stream) {
   const tarn_sim_range ranges[] = {
       {.address = s->base, .bytes = BLOCK, .is_write = true},
       {.address = s->base + 100, .bytes = 700},
-      {.address = s->base + GRANULE - BLOCK, .bytes = 2 * BLOCK, .is_write = true},
+      {.address = s->base + granule - BLOCK, .bytes = (uint64_t)2 * BLOCK, .is_write = true},
   };
   const tarn_sim_kernel work = {.size = sizeof(work), .ranges = ranges, .n_ranges = 3};
   return tarn_sim_launch(s->device, &work, stream);
@@ -67,11 +69,11 @@ static tarn_status step_capture_state(scene *s) {
   return tarni_port_capture_state(s->port, s->a, &state);
 }
 
-STEP(step_reserve, tarni_port_reserve(s->port, 4 * GRANULE, 0, &s->base))
-STEP(step_create, tarni_port_create(s->port, 2 * GRANULE, &s->chunk))
-STEP(step_map, tarni_port_map(s->port, s->base, 2 * GRANULE, s->chunk))
-STEP(step_map_again, tarni_port_map(s->port, s->base + 2 * GRANULE, 2 * GRANULE, s->chunk))
-STEP(step_access, tarni_port_access(s->port, s->base, 4 * GRANULE))
+STEP(step_reserve, tarni_port_reserve(s->port, 4 * granule, 0, &s->base))
+STEP(step_create, tarni_port_create(s->port, 2 * granule, &s->chunk))
+STEP(step_map, tarni_port_map(s->port, s->base, 2 * granule, s->chunk))
+STEP(step_map_again, tarni_port_map(s->port, s->base + 2 * granule, 2 * granule, s->chunk))
+STEP(step_access, tarni_port_access(s->port, s->base, 4 * granule))
 STEP(step_plain_alloc, tarni_port_plain_alloc(s->port, BLOCK, &s->plain))
 STEP(step_pool_create, tarni_port_pool_create(s->port, 0, &s->pool))
 STEP(step_host_alloc, tarni_port_host_alloc(s->port, BLOCK, 0, &s->pinned))
@@ -82,9 +84,9 @@ STEP(step_event, tarni_port_event_create(s->port, &s->event))
 STEP(step_other, tarni_port_event_create(s->port, &s->other))
 STEP(step_pool_alloc, tarni_port_pool_alloc(s->port, s->pool, 5000, s->a, &s->pooled))
 STEP(step_fill_pool, tarni_port_fill(s->port, s->pooled, 9, 5000, s->a))
-STEP(step_own, tarn_sim_own(s->device, s->base + GRANULE - 7, 20, 5))
-STEP(step_disown, tarn_sim_disown(s->device, s->base + GRANULE + BLOCK, 64))
-STEP(step_own_again, tarn_sim_own(s->device, s->base, 2 * GRANULE, 6))
+STEP(step_own, tarn_sim_own(s->device, s->base + granule - 7, 20, 5))
+STEP(step_disown, tarn_sim_disown(s->device, s->base + granule + BLOCK, 64))
+STEP(step_own_again, tarn_sim_own(s->device, s->base, 2 * granule, 6))
 STEP(step_fill, tarni_port_fill(s->port, s->base, 3, BLOCK, s->a))
 STEP(step_copy_in, tarni_port_copy(s->port, s->base, (uintptr_t)ordinary, BLOCK, s->a))
 STEP(step_copy_pinned, tarni_port_copy(s->port, (uintptr_t)s->pinned, s->base, 256, s->a))
@@ -96,7 +98,7 @@ STEP(step_kernel_b, kernel(s, s->b))
 STEP(step_value_write, tarni_port_value_write(s->port, s->b, word_of(s), 1))
 STEP(step_value_wait, tarni_port_value_wait(s->port, s->a, word_of(s), 1))
 STEP(step_kernel_a, kernel(s, s->a))
-STEP(step_copy_out, tarni_port_copy(s->port, (uintptr_t)ordinary, s->base + GRANULE, 64, s->a))
+STEP(step_copy_out, tarni_port_copy(s->port, (uintptr_t)ordinary, s->base + granule, 64, s->a))
 STEP(step_event_query, tarni_port_event_query(s->port, s->event))
 STEP(step_event_sync, tarni_port_event_sync(s->port, s->event))
 STEP(step_stream_query, tarni_port_stream_query(s->port, s->b))
@@ -129,10 +131,10 @@ STEP(step_graph_destroy, tarni_port_graph_destroy(s->port, s->graph, s->exec))
 STEP(step_unregister, tarni_port_host_unregister(s->port, registered))
 STEP(step_host_free, tarni_port_host_free(s->port, s->pinned))
 STEP(step_plain_free, tarni_port_plain_free(s->port, s->plain))
-STEP(step_unmap, tarni_port_unmap(s->port, s->base, 4 * GRANULE))
+STEP(step_unmap, tarni_port_unmap(s->port, s->base, 4 * granule))
 STEP(step_release, tarni_port_release(s->port, s->chunk))
 STEP(step_release_import, tarni_port_release(s->port, s->imported))
-STEP(step_unreserve, tarni_port_unreserve(s->port, s->base, 4 * GRANULE))
+STEP(step_unreserve, tarni_port_unreserve(s->port, s->base, 4 * granule))
 STEP(step_event_destroy, tarni_port_event_destroy(s->port, s->event))
 STEP(step_other_destroy, tarni_port_event_destroy(s->port, s->other))
 STEP(step_destroy_a, tarni_port_stream_destroy(s->port, s->a))
@@ -427,8 +429,8 @@ static void codes(void) {
     void *pinned;
     CHECK_OK(tarn_sim_fail(device, rows[i].call, 1, 1, rows[i].code));
     const tarn_status status =
-        rows[i].call == TARN_CALL_CREATE        ? tarni_port_create(port, GRANULE, &chunk)
-        : rows[i].call == TARN_CALL_RESERVE     ? tarni_port_reserve(port, GRANULE, 0, &address)
+        rows[i].call == TARN_CALL_CREATE        ? tarni_port_create(port, granule, &chunk)
+        : rows[i].call == TARN_CALL_RESERVE     ? tarni_port_reserve(port, granule, 0, &address)
         : rows[i].call == TARN_CALL_EVENT_QUERY ? tarni_port_event_query(port, event)
                                                 : tarni_port_host_alloc(port, 64, 0, &pinned);
     CHECK_STATUS(status, rows[i].want);
@@ -460,7 +462,7 @@ static void broken_for_good(void) {
   for (int i = 0; i < 2; i++) {
     tarni_chunk chunk;
     CHECK_STATUS(tarni_port_fill(port, block, 1, 16, stream), TARN_DEVICE_LOST);
-    CHECK_STATUS(tarni_port_create(port, GRANULE, &chunk), TARN_DEVICE_LOST);
+    CHECK_STATUS(tarni_port_create(port, granule, &chunk), TARN_DEVICE_LOST);
     CHECK_STATUS(tarni_port_plain_free(port, block), TARN_DEVICE_LOST);
     CHECK_STATUS(tarni_port_stream_sync(port, stream), TARN_DEVICE_LOST);
     CHECK_STATUS(tarni_port_stream_destroy(port, stream), TARN_DEVICE_LOST);

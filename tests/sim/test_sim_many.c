@@ -110,7 +110,7 @@ static void *hammer(void *argument) {
   for (int i = 0; i < N_ROUNDS && !test_case_failed(); i++) {
     tarn_stream stream;
     CHECK_OK(tarni_port_stream_create(port, &stream));
-    const tarn_stream own = tarni_rng_below(&rng, 3) == 0 ? TARNI_STREAM_PER_THREAD : stream;
+    tarn_stream own = tarni_rng_below(&rng, 3) == 0 ? TARNI_STREAM_PER_THREAD : stream;
     switch (tarni_rng_below(&rng, 3)) {
     case 0:
       round_of_chunks(value, own);

@@ -13,8 +13,7 @@
 #include "support/test.h"
 #include "tarn/sim.h"
 
-enum { GRANULE = 2 << 20 };
-
+static const uint64_t granule = 2 << 20;
 static const uint64_t gib = (uint64_t)1 << 30;
 static const uint64_t tib = (uint64_t)1 << 40;
 
@@ -63,31 +62,31 @@ static void aliases_share_bytes(void) {
   tarn_ptr base;
   tarni_chunk chunk;
   REQUIRE(open_device("sim:1G"));
-  REQUIRE_OK(tarni_port_reserve(port, 4 * GRANULE, 0, &base));
-  REQUIRE_OK(tarni_port_create(port, GRANULE, &chunk));
-  REQUIRE_OK(tarni_port_map(port, base, GRANULE, chunk));
-  REQUIRE_OK(tarni_port_map(port, base + 2 * GRANULE, GRANULE, chunk));
-  REQUIRE_OK(tarni_port_access(port, base, GRANULE));
-  REQUIRE_OK(tarni_port_access(port, base + 2 * GRANULE, GRANULE));
+  REQUIRE_OK(tarni_port_reserve(port, 4 * granule, 0, &base));
+  REQUIRE_OK(tarni_port_create(port, granule, &chunk));
+  REQUIRE_OK(tarni_port_map(port, base, granule, chunk));
+  REQUIRE_OK(tarni_port_map(port, base + 2 * granule, granule, chunk));
+  REQUIRE_OK(tarni_port_access(port, base, granule));
+  REQUIRE_OK(tarni_port_access(port, base + 2 * granule, granule));
   bytes_at(base)[77] = 42;
-  CHECK_EQ(bytes_at(base + 2 * GRANULE)[77], 42);
-  CHECK_OK(tarni_port_fill_sync(port, base + 2 * GRANULE + 100, 9, 50));
+  CHECK_EQ(bytes_at(base + 2 * granule)[77], 42);
+  CHECK_OK(tarni_port_fill_sync(port, base + 2 * granule + 100, 9, 50));
   CHECK_EQ(bytes_at(base)[100], 9);
   CHECK_EQ(bytes_at(base)[149], 9);
   CHECK_EQ(bytes_at(base)[150], 0);
   /* The chunk is released; its bytes live on at their last address. */
   CHECK_OK(tarni_port_release(port, chunk));
-  CHECK_OK(tarni_port_unmap(port, base, GRANULE));
-  CHECK_EQ(bytes_at(base + 2 * GRANULE)[77], 42);
+  CHECK_OK(tarni_port_unmap(port, base, granule));
+  CHECK_EQ(bytes_at(base + 2 * granule)[77], 42);
   tarn_sim_state state = {.size = sizeof(state)};
   CHECK_OK(tarn_sim_get_state(device, &state));
-  CHECK_EQ(state.created_bytes, GRANULE);
-  CHECK_EQ(state.mapped_bytes, GRANULE);
-  CHECK_OK(tarni_port_unmap(port, base + 2 * GRANULE, GRANULE));
+  CHECK_EQ(state.created_bytes, granule);
+  CHECK_EQ(state.mapped_bytes, granule);
+  CHECK_OK(tarni_port_unmap(port, base + 2 * granule, granule));
   CHECK_OK(tarn_sim_get_state(device, &state));
   CHECK_EQ(state.created_bytes, 0);
   CHECK_EQ(state.mapped_bytes, 0);
-  CHECK_OK(tarni_port_unreserve(port, base, 4 * GRANULE));
+  CHECK_OK(tarni_port_unreserve(port, base, 4 * granule));
   close_device(0);
 }
 
@@ -96,19 +95,19 @@ static void what_is_not_there_faults(void) {
   tarni_chunk chunk;
   void *pinned;
   REQUIRE(open_device("sim:1G"));
-  REQUIRE_OK(tarni_port_reserve(port, 2 * GRANULE, 0, &base));
-  REQUIRE_OK(tarni_port_create(port, GRANULE, &chunk));
+  REQUIRE_OK(tarni_port_reserve(port, 2 * granule, 0, &base));
+  REQUIRE_OK(tarni_port_create(port, granule, &chunk));
   CHECK(touching_faults(base));
-  CHECK_OK(tarni_port_map(port, base, GRANULE, chunk));
+  CHECK_OK(tarni_port_map(port, base, granule, chunk));
   CHECK(touching_faults(base)); /* mapped, but no access yet */
-  CHECK_OK(tarni_port_access(port, base, GRANULE));
+  CHECK_OK(tarni_port_access(port, base, granule));
   CHECK(!touching_faults(base));
-  CHECK(!touching_faults(base + GRANULE - 1));
-  CHECK(touching_faults(base + GRANULE));
-  CHECK_OK(tarni_port_unmap(port, base, GRANULE));
+  CHECK(!touching_faults(base + granule - 1));
+  CHECK(touching_faults(base + granule));
+  CHECK_OK(tarni_port_unmap(port, base, granule));
   CHECK(touching_faults(base));
   CHECK_OK(tarni_port_release(port, chunk));
-  CHECK_OK(tarni_port_unreserve(port, base, 2 * GRANULE));
+  CHECK_OK(tarni_port_unreserve(port, base, 2 * granule));
   REQUIRE_OK(tarni_port_plain_alloc(port, 10000, &plain));
   CHECK(!touching_faults(plain + 9999));
   CHECK_OK(tarni_port_plain_free(port, plain));
@@ -137,15 +136,15 @@ static void new_memory_is_empty(void) {
 /* ---- Capacity ---- */
 
 static uint64_t resident_bytes(void) {
-  unsigned long long total = 0, resident = 0;
+  char text[128] = "";
   FILE *file = fopen("/proc/self/statm", "r");
-  if (file == NULL || fscanf(file, "%llu %llu", &total, &resident) != 2) {
-    CHECK(false && "statm can be read");
-  }
+  CHECK(file != NULL && fgets(text, sizeof(text), file) != NULL);
   if (file != NULL) {
     (void)fclose(file);
   }
-  return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+  char *rest = text;
+  (void)strtoull(text, &rest, 10); /* the size; what follows is resident, both in pages */
+  return strtoull(rest, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 static void map_terabytes(uint64_t chunk_bytes, uint64_t total, tarn_ptr base) {
@@ -191,18 +190,18 @@ static void capacity_is_kept(void) {
   tarn_ptr plain;
   REQUIRE(open_device("sim:8M"));
   for (int i = 0; i < 4; i++) {
-    CHECK_OK(tarni_port_create(port, GRANULE, &chunks[i]));
+    CHECK_OK(tarni_port_create(port, granule, &chunks[i]));
   }
-  CHECK_STATUS(tarni_port_create(port, GRANULE, &one_more), TARN_DEVICE_MEMORY);
+  CHECK_STATUS(tarni_port_create(port, granule, &one_more), TARN_DEVICE_MEMORY);
   CHECK_EQ(one_more, 0);
   tarn_error error = {.size = sizeof(error)};
   CHECK_EQ(tarn_last_error(&error), TARN_DEVICE_MEMORY);
-  CHECK_EQ(error.requested_bytes, GRANULE);
+  CHECK_EQ(error.requested_bytes, granule);
   CHECK_EQ(error.available_bytes, 0);
   CHECK_STATUS(tarni_port_plain_alloc(port, 1, &plain), TARN_DEVICE_MEMORY);
   CHECK_OK(tarni_port_release(port, chunks[3]));
   CHECK_OK(tarni_port_info(port, &free_bytes, &total_bytes));
-  CHECK_EQ(free_bytes, GRANULE);
+  CHECK_EQ(free_bytes, granule);
   CHECK_EQ(total_bytes, 8 << 20);
   CHECK_OK(tarni_port_plain_alloc(port, 1, &plain));
   CHECK_OK(tarni_port_plain_free(port, plain));
@@ -216,8 +215,8 @@ static void capacity_is_kept(void) {
 
 static void huge_sizes_are_refused(void) {
   static const uint64_t sizes[] = {UINT64_MAX,           UINT64_MAX - 4094,
-                                   UINT64_MAX - GRANULE, (uint64_t)1 << 63,
-                                   (uint64_t)1 << 52,    UINT64_MAX & ~(uint64_t)(GRANULE - 1)};
+                                   UINT64_MAX - granule, (uint64_t)1 << 63,
+                                   (uint64_t)1 << 52,    UINT64_MAX & ~(uint64_t)(granule - 1)};
   tarn_ptr plain, address;
   tarni_chunk chunk;
   tarni_pool pool;
@@ -236,10 +235,10 @@ static void huge_sizes_are_refused(void) {
     CHECK(tarni_port_fill(port, plain, 1, size, NULL) != TARN_OK);
     CHECK(tarni_port_copy(port, plain, plain, size, NULL) != TARN_OK);
     CHECK(tarni_port_copy_sync(port, plain, (uintptr_t)&pinned, size) != TARN_OK);
-    CHECK(tarni_port_map(port, plain & ~(uint64_t)(GRANULE - 1), size, 1) != TARN_OK);
-    CHECK(tarni_port_access(port, GRANULE, size) != TARN_OK);
-    CHECK(tarni_port_unmap(port, GRANULE, size) != TARN_OK);
-    CHECK(tarni_port_unreserve(port, GRANULE, size) != TARN_OK);
+    CHECK(tarni_port_map(port, plain & ~(uint64_t)(granule - 1), size, 1) != TARN_OK);
+    CHECK(tarni_port_access(port, granule, size) != TARN_OK);
+    CHECK(tarni_port_unmap(port, granule, size) != TARN_OK);
+    CHECK(tarni_port_unreserve(port, granule, size) != TARN_OK);
     CHECK_STATUS(tarn_sim_own(device, plain, size, 1), TARN_RANGE);
     CHECK_STATUS(tarn_sim_disown(device, plain, size), TARN_RANGE);
   }

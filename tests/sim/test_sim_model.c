@@ -309,7 +309,7 @@ static void make_stream(program *p, int stream) {
 
 /* The streams that write the words stay: the values of a word come in order. */
 static void step_stream(program *p, int stream) {
-  if (stream >= N_CREATED_FROM + N_WORDS) {
+  if (stream >= N_CREATED_FROM + N_WORDS && stream < N_STREAMS) {
     CHECK_OK(tarni_port_stream_destroy(p->port, p->streams[stream]));
     make_stream(p, stream);
   }
@@ -348,7 +348,7 @@ static void capture_use(program *p, int stream, uint32_t after) {
 /* Two branches, sometimes after a node of their own, and sometimes a last node after both. */
 static void step_capture(program *p) {
   const int a = N_STREAMS - 2, b = N_STREAMS - 1;
-  const tarn_stream first = p->streams[a], second = p->streams[b];
+  tarn_stream first = p->streams[a], second = p->streams[b];
   if (p->graph != NULL) {
     return;
   }

@@ -161,7 +161,7 @@ static uint64_t cost_of(tarn_device *device, tarn_call call, tarn_call_counts *b
 }
 
 static void price_list(void) {
-  enum { MIB = 1 << 20, GRANULE = 2 << 20 };
+  const uint64_t mib = 1 << 20, granule = 2 << 20;
   tarn_device *device = open_device("sim:4G");
   tarni_port *port = (tarni_port *)device;
   tarn_call_counts counts = {.size = sizeof(counts)};
@@ -178,19 +178,19 @@ static void price_list(void) {
     sum += (uint64_t)(want);                                                                       \
     CHECK_EQ(tarni_port_now_ns(port), start + sum);                                                \
   } while (0)
-  COST(RESERVE, tarni_port_reserve(port, 258 * MIB, 0, &base), 6500);
-  COST(CREATE, tarni_port_create(port, GRANULE, &small), 13000);
-  COST(CREATE, tarni_port_create(port, 256 * MIB, &large), 13000);
-  COST(MAP, tarni_port_map(port, base, GRANULE, small), 1500);
-  COST(MAP, tarni_port_map(port, base + GRANULE, 256 * MIB, large), 1500);
-  COST(ACCESS, tarni_port_access(port, base, 258 * MIB), 2 * 33000);
-  COST(UNMAP, tarni_port_unmap(port, base, 258 * MIB), 2 * 22000);
+  COST(RESERVE, tarni_port_reserve(port, 258 * mib, 0, &base), 6500);
+  COST(CREATE, tarni_port_create(port, granule, &small), 13000);
+  COST(CREATE, tarni_port_create(port, 256 * mib, &large), 13000);
+  COST(MAP, tarni_port_map(port, base, granule, small), 1500);
+  COST(MAP, tarni_port_map(port, base + granule, 256 * mib, large), 1500);
+  COST(ACCESS, tarni_port_access(port, base, 258 * mib), 2 * 33000);
+  COST(UNMAP, tarni_port_unmap(port, base, 258 * mib), 2 * 22000);
   COST(RELEASE, tarni_port_release(port, small), 15000 + 2 * 400);
   COST(RELEASE, tarni_port_release(port, large), 15000 + 256 * 400);
-  COST(UNRESERVE, tarni_port_unreserve(port, base, 258 * MIB), 6500);
-  COST(PLAIN_ALLOC, tarni_port_plain_alloc(port, 32 * MIB, &plain), 32000 + 32 * 300);
+  COST(UNRESERVE, tarni_port_unreserve(port, base, 258 * mib), 6500);
+  COST(PLAIN_ALLOC, tarni_port_plain_alloc(port, 32 * mib, &plain), 32000 + 32 * 300);
   COST(PLAIN_FREE, tarni_port_plain_free(port, plain), 32000 + 32 * 300);
-  COST(HOST_ALLOC, tarni_port_host_alloc(port, 64 * MIB, 0, &pinned), 450000 + 64 * 540000);
+  COST(HOST_ALLOC, tarni_port_host_alloc(port, 64 * mib, 0, &pinned), 450000 + 64 * 540000);
   COST(HOST_FREE, tarni_port_host_free(port, pinned), 450000 + 64 * 35000);
 #undef COST
   /* What fails costs its base. */

@@ -278,7 +278,8 @@ static bool launch_make(graph_launch *launch) {
                  tarni_sim_clock_room(&launch->stream->clock, tarni_sim_world.n_slots);
   for (uint32_t i = 0; is_good && i < n; i++) {
     is_good = tarni_sim_clock_room(&launch->clocks[i], tarni_sim_world.n_slots);
-    if (is_good && launch->exec->graph->nodes[i].work.kind == SIM_OP_VALUE_WRITE) {
+    if (is_good && operation->values != NULL &&
+        launch->exec->graph->nodes[i].work.kind == SIM_OP_VALUE_WRITE) {
       operation->values[i] = tarni_sim_record_take(tarni_sim_world.n_slots);
       is_good = operation->values[i] != NULL;
     }

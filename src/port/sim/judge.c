@@ -69,6 +69,40 @@ static used_range work_range(sim_device *device, const sim_work *work, uint32_t 
   return (used_range){0};
 }
 
+/* ---- Pieces: a range, mapping by mapping ---- */
+
+typedef struct use_piece {
+  sim_mapping *mapping;
+  uint64_t offset; /* in the mapping, and so in the chunk */
+  uint64_t size;
+} use_piece;
+
+/* pre: the range is mapped from `at` to `end`. */
+static use_piece piece_at(sim_device *device, tarn_ptr at, tarn_ptr end) {
+  sim_mapping *mapping = tarni_sim_mapping_find(device, at);
+  tarn_assert(mapping != NULL && "judged is only what is mapped");
+  return (use_piece){.mapping = mapping,
+                     .offset = at - mapping->address,
+                     .size = tarni_min(end, mapping->address + mapping->size) - at};
+}
+
+/* Most work is a kernel with one range inside one mapping: that piece, or one without a mapping. */
+static use_piece only_piece(sim_device *device, const sim_work *work) {
+  use_piece piece = {0};
+  if (work->n_ranges == 1 && work->ranges == NULL) {
+    sim_mapping *mapping = tarni_sim_mapping_find(device, work->range.address);
+    if (mapping != NULL && mapping->has_access &&
+        work->range.bytes <= mapping->size - (work->range.address - mapping->address)) {
+      piece = (use_piece){.mapping = mapping,
+                          .offset = work->range.address - mapping->address,
+                          .size = work->range.bytes};
+    }
+  }
+  return piece;
+}
+
+/* ---- Is it mapped? ---- */
+
 /* What is no device's is ordinary memory, or it has gone since it was captured. */
 static bool range_is_there(const used_range *used) {
   const tarn_sim_range *range = &used->range;
@@ -79,6 +113,9 @@ static bool range_is_there(const used_range *used) {
 }
 
 bool tarni_sim_oracle_is_mapped(sim_device *device, const sim_actor *actor, const sim_work *work) {
+  if (only_piece(device, work).mapping != NULL) {
+    return true;
+  }
   bool is_mapped = true;
   for (uint32_t i = 0; i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
@@ -98,21 +135,10 @@ bool tarni_sim_oracle_is_mapped(sim_device *device, const sim_actor *actor, cons
   return is_mapped;
 }
 
-/* ---- Pieces: a range, mapping by mapping ---- */
+/* ---- Room ---- */
 
-typedef struct use_piece {
-  sim_mapping *mapping;
-  uint64_t offset; /* in the mapping, and so in the chunk */
-  uint64_t size;
-} use_piece;
-
-/* pre: the range is mapped from `at` to `end`. */
-static use_piece piece_at(sim_device *device, tarn_ptr at, tarn_ptr end) {
-  sim_mapping *mapping = tarni_sim_mapping_find(device, at);
-  tarn_assert(mapping != NULL && "judged is only what is mapped");
-  return (use_piece){.mapping = mapping,
-                     .offset = at - mapping->address,
-                     .size = tarni_min(end, mapping->address + mapping->size) - at};
+static bool piece_cut(const use_piece *piece) {
+  return tarni_sim_shadow_cut(piece->mapping->chunk->shadow, piece->offset, piece->size);
 }
 
 static bool range_cut(const used_range *used) {
@@ -120,13 +146,17 @@ static bool range_cut(const used_range *used) {
   bool is_good = true;
   for (tarn_ptr at = used->range.address; is_good && at < end;) {
     const use_piece piece = piece_at(used->device, at, end);
-    is_good = tarni_sim_shadow_cut(piece.mapping->chunk->shadow, piece.offset, piece.size);
+    is_good = piece_cut(&piece);
     at += piece.size;
   }
   return is_good;
 }
 
 bool tarni_sim_oracle_cut(sim_device *device, const sim_work *work) {
+  const use_piece only = only_piece(device, work);
+  if (only.mapping != NULL) {
+    return piece_cut(&only);
+  }
   bool is_good = true;
   for (uint32_t i = 0; is_good && i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
@@ -134,8 +164,6 @@ bool tarni_sim_oracle_cut(sim_device *device, const sim_work *work) {
   }
   return is_good;
 }
-
-/* ---- Room ---- */
 
 static bool visit_reserve(sim_history **slot, uint64_t offset, uint64_t size, void *user) {
   (void)offset;
@@ -160,20 +188,28 @@ static bool mapping_reserve(sim_mapping *mapping, uint64_t stamp) {
   return true;
 }
 
+static bool piece_reserve(const use_piece *piece, bool is_judged, uint64_t stamp) {
+  return mapping_reserve(piece->mapping, stamp) &&
+         (!is_judged || tarni_sim_shadow_walk(piece->mapping->chunk->shadow, piece->offset,
+                                              piece->size, visit_reserve, &stamp));
+}
+
 static bool range_reserve(const used_range *used, uint64_t stamp) {
   const tarn_ptr end = used->range.address + used->range.bytes;
   bool is_good = true;
   for (tarn_ptr at = used->range.address; is_good && at < end;) {
     const use_piece piece = piece_at(used->device, at, end);
-    is_good = mapping_reserve(piece.mapping, stamp) &&
-              (!used->is_judged || tarni_sim_shadow_walk(piece.mapping->chunk->shadow, piece.offset,
-                                                         piece.size, visit_reserve, &stamp));
+    is_good = piece_reserve(&piece, used->is_judged, stamp);
     at += piece.size;
   }
   return is_good;
 }
 
 bool tarni_sim_oracle_reserve(sim_device *device, const sim_work *work, uint64_t stamp) {
+  const use_piece only = only_piece(device, work);
+  if (only.mapping != NULL) {
+    return piece_reserve(&only, true, stamp);
+  }
   bool is_good = true;
   for (uint32_t i = 0; is_good && i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
@@ -311,26 +347,36 @@ static void mapping_note(sim_mapping *mapping, const sim_actor *actor,
   mapping->uses[mapping->n_uses++] = use;
 }
 
-static void range_judge(sim_device *device, const sim_actor *actor, const used_range *used) {
+static void piece_judge(use_walk *walk, const use_piece *piece, bool is_judged) {
+  walk->origin = piece->mapping->address;
+  if (is_judged) {
+    (void)tarni_sim_shadow_walk(piece->mapping->chunk->shadow, piece->offset, piece->size,
+                                visit_judge, walk);
+  }
+  mapping_note(piece->mapping, walk->actor, walk->range);
+}
+
+static void range_judge(use_walk *walk, const used_range *used) {
   const tarn_ptr end = used->range.address + used->range.bytes;
   for (tarn_ptr at = used->range.address; at < end;) {
     const use_piece piece = piece_at(used->device, at, end);
-    use_walk walk = {
-        .device = device, .actor = actor, .range = &used->range, .origin = piece.mapping->address};
-    if (used->is_judged) {
-      (void)tarni_sim_shadow_walk(piece.mapping->chunk->shadow, piece.offset, piece.size,
-                                  visit_judge, &walk);
-    }
-    mapping_note(piece.mapping, actor, &used->range);
+    piece_judge(walk, &piece, used->is_judged);
     at += piece.size;
   }
 }
 
 void tarni_sim_oracle_judge(sim_device *device, const sim_actor *actor, const sim_work *work) {
+  use_walk walk = {.device = device, .actor = actor, .range = &work->range};
+  const use_piece only = only_piece(device, work);
+  if (only.mapping != NULL) {
+    piece_judge(&walk, &only, true);
+    return;
+  }
   for (uint32_t i = 0; i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
+    walk.range = &used.range;
     if (used.device != NULL) {
-      range_judge(device, actor, &used);
+      range_judge(&walk, &used);
     }
   }
 }
@@ -345,6 +391,11 @@ static void range_merge(const used_range *used) {
 }
 
 void tarni_sim_oracle_merge(sim_device *device, const sim_work *work) {
+  const use_piece only = only_piece(device, work);
+  if (only.mapping != NULL) {
+    tarni_sim_shadow_merge(only.mapping->chunk->shadow, only.offset, only.size);
+    return;
+  }
   for (uint32_t i = 0; i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
     if (used.device != NULL && used.is_judged) {

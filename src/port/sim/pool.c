@@ -218,6 +218,7 @@ static tarn_status pool_take(sim_device *device, sim_pool *pool, uint64_t size, 
   } else if (!pool_reuse(device, pool, link, stream)) {
     return tarni_sim_no_host_memory(device, entry);
   }
+  tarn_assert(region != NULL);
   region->pool = pool;
   region->in_use = true;
   pool->n_live++;

@@ -13,7 +13,11 @@
 #include "base/check.h"
 #include "port/sim/sim.h"
 
-enum { SHADOW_PAGE = 1 << SIM_SHADOW_PAGE_LOG2, SHADOW_LEAF = 1 << SIM_SHADOW_LEAF_LOG2 };
+enum {
+  SHADOW_PAGE = 1 << SIM_SHADOW_PAGE_LOG2,
+  SHADOW_LEAF = 1 << SIM_SHADOW_LEAF_LOG2,
+  SHADOW_FEW_SEGMENTS = 256,
+};
 
 static uint64_t shadow_pages(const sim_shadow *shadow) {
   return (shadow->size >> SIM_SHADOW_PAGE_LOG2) + ((shadow->size & (SHADOW_PAGE - 1)) != 0);
@@ -128,8 +132,20 @@ static bool history_is_same(const sim_history *a, const sim_history *b) {
 
 /* ---- Pages ---- */
 
-/* The segment that holds the offset. pre: the page has segments. */
-static uint32_t page_find(const sim_shadow_page *page, uint32_t offset) {
+static bool page_is_at(const sim_shadow_page *page, uint32_t index, uint32_t offset) {
+  return index < page->n && page->segments[index].start <= offset &&
+         (index + 1 == page->n || page->segments[index + 1].start > offset);
+}
+
+/* The segment that holds the offset: most often the one that was last looked for, or its neighbour.
+ * pre: the page has segments. */
+static uint32_t page_find(sim_shadow_page *page, uint32_t offset) {
+  if (page_is_at(page, page->recent, offset)) {
+    return page->recent;
+  }
+  if (page_is_at(page, page->recent + 1, offset)) {
+    return page->recent + 1;
+  }
   uint32_t low = 0, high = page->n;
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
@@ -139,6 +155,7 @@ static uint32_t page_find(const sim_shadow_page *page, uint32_t offset) {
       high = middle;
     }
   }
+  page->recent = low;
   return low;
 }
 
@@ -236,6 +253,7 @@ bool tarni_sim_shadow_cut(sim_shadow *shadow, uint64_t offset, uint64_t size) {
       return false;
     }
     const page_part part = part_at(shadow, offset, end);
+    tarn_assert(part.page != NULL);
     if (!page_split(part.page, part.from) ||
         (part.to < SHADOW_PAGE && !page_split(part.page, part.to))) {
       return false;
@@ -246,6 +264,7 @@ bool tarni_sim_shadow_cut(sim_shadow *shadow, uint64_t offset, uint64_t size) {
 }
 
 static uint32_t part_first(const page_part *part) {
+  tarn_assert(part->page != NULL && part->page->n != 0 && "the range has been cut");
   const uint32_t first = page_find(part->page, part->from);
   tarn_assert(part->page->segments[first].start == part->from && "the range has been cut");
   return first;
@@ -258,6 +277,7 @@ bool tarni_sim_shadow_walk(sim_shadow *shadow, uint64_t offset, uint64_t size,
   while (offset < end) {
     const page_part part = part_at(shadow, offset, end);
     const sim_shadow_page *page = part.page;
+    tarn_assert(page != NULL);
     for (uint32_t i = part_first(&part); i < page->n && page->segments[i].start < part.to; i++) {
       const uint32_t start = page->segments[i].start;
       const uint32_t stop = i + 1 < page->n ? page->segments[i + 1].start : SHADOW_PAGE;
@@ -270,16 +290,29 @@ bool tarni_sim_shadow_walk(sim_shadow *shadow, uint64_t offset, uint64_t size,
   return is_good;
 }
 
+/* A range that is one segment is most often a block that comes back: its neighbours are looked at
+ * only where there are many segments. */
+static void part_merge(const page_part *part) {
+  sim_shadow_page *page = part->page;
+  uint32_t first = page_find(page, part->from);
+  uint32_t last = first + 1;
+  while (last < page->n && page->segments[last].start < part->to) {
+    last++;
+  }
+  if (last == first + 1 && page->n < SHADOW_FEW_SEGMENTS) {
+    return;
+  }
+  first -= first != 0;
+  last += last < page->n;
+  page_merge(page, first, last);
+}
+
 void tarni_sim_shadow_merge(sim_shadow *shadow, uint64_t offset, uint64_t size) {
   const uint64_t end = offset + size;
   while (offset < end) {
     const page_part part = part_at(shadow, offset, end);
     if (part.page != NULL && part.page->n != 0) {
-      uint32_t first = page_find(part.page, part.from);
-      uint32_t last = page_find(part.page, part.to - 1) + 1;
-      first -= first != 0; /* and the neighbours */
-      last += last < part.page->n;
-      page_merge(part.page, first, last);
+      part_merge(&part);
     }
     offset = part.base + part.to;
   }

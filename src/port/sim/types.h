@@ -103,6 +103,7 @@ typedef struct sim_shadow_page {
   sim_segment *segments; /* sorted; the first starts at 0 once there is any */
   uint32_t n;
   uint32_t capacity;
+  uint32_t recent; /* the segment last looked for: a guess */
 } sim_shadow_page;
 
 typedef struct sim_shadow {

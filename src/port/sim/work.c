@@ -247,19 +247,19 @@ tarn_status tarni_sim_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t 
 /* ---- Values ---- */
 
 static tarn_status value_submit(sim_device *device, sim_operation_kind kind, tarn_stream on,
-                                uint64_t *word, uint64_t value) {
+                                tarn_ptr address, uint64_t value) {
   const char *entry = kind == SIM_OP_VALUE_WRITE ? "cuStreamWriteValue64" : "cuStreamWaitValue64";
   sim_stream *stream;
   TARN_TRY(tarni_sim_stream_act(device, on, entry, &stream));
-  const tarn_ptr address = (uintptr_t)word;
   sim_device *where = tarni_sim_device_at(device, address, false);
-  if (where == NULL || !tarni_is_aligned(address, sizeof(*word)) ||
+  if (where == NULL || !tarni_is_aligned(address, sizeof(uint64_t)) ||
       tarni_sim_region_find(where, address)->kind < SIM_REGION_HOST ||
-      !tarni_sim_range_is_mapped(where, address, sizeof(*word))) {
+      !tarni_sim_range_is_mapped(where, address, sizeof(uint64_t))) {
     return tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, entry,
                             "a value that is not an aligned word of pinned memory", address);
   }
-  sim_work work = {.kind = kind, .word = word, .size = value, .nanoseconds = 900};
+  sim_work work = {
+      .kind = kind, .word = (uint64_t *)(uintptr_t)address, .size = value, .nanoseconds = 900};
   return submit(stream, &work, entry);
 }
 
@@ -267,15 +267,16 @@ tarn_status tarni_sim_value_write(tarni_port *port, tarn_stream stream, uint64_t
                                   uint64_t value) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_VALUE_WRITE, 0));
-  return tarni_sim_end(device, value_submit(device, SIM_OP_VALUE_WRITE, stream, word, value));
+  return tarni_sim_end(device,
+                       value_submit(device, SIM_OP_VALUE_WRITE, stream, (uintptr_t)word, value));
 }
 
 tarn_status tarni_sim_value_wait(tarni_port *port, tarn_stream stream, const uint64_t *word,
                                  uint64_t value) {
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_VALUE_WAIT, 0));
-  uint64_t *watched = (uint64_t *)(uintptr_t)word; /* only ever read */
-  return tarni_sim_end(device, value_submit(device, SIM_OP_VALUE_WAIT, stream, watched, value));
+  return tarni_sim_end(device,
+                       value_submit(device, SIM_OP_VALUE_WAIT, stream, (uintptr_t)word, value));
 }
 
 /* ---- Kernels ---- */
