@@ -131,9 +131,9 @@ static bool make_room(shortage *at, tarn_error *error) {
   if (heap->reserved_bytes == held) {
     (void)tarni_fences_wait_grow(heap);
   }
-  const bool is_changed = heap->reserved_bytes < held || fences_under_way(heap) < n;
+  const bool has_waited = fences_under_way(heap) < n;
   tarni_shortage_reap_grow(heap);
-  return is_changed;
+  return has_waited || heap->reserved_bytes < held;
 }
 
 /* The steps under true shortage. */
