@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A simulated GPU with a heap and streams on it, watched from its opening to its end: what tests of
+ * the heap stand on. Blocks are named to the oracle and used by kernels, so that memory which is
+ * handed out too early is found in every run. */
+#ifndef TARN_RIG_H
+#define TARN_RIG_H
+
+#include "tarn/heap.h"
+#include "tarn/sim.h"
+
+enum { RIG_STREAMS = 8 };
+
+typedef struct rig {
+  tarn_device *device;
+  tarn_heap *heap;
+  tarn_stream streams[RIG_STREAMS];
+  int n_streams;
+  uint64_t last_owner;
+  uint64_t n_findings; /* of the oracle, those at the device's end included */
+} rig;
+
+typedef struct rig_block {
+  tarn_ptr address; /* 0: none */
+  uint64_t bytes;
+  uint64_t owner;
+} rig_block;
+
+/* Opens the device and makes streams, then the heap; config may be NULL, its device is not looked
+ * at. Failures are failed checks, and false. */
+bool rig_open(rig *r, const char *device, const tarn_heap_config *config, int n_streams);
+/* The same without the heap. */
+bool rig_open_device(rig *r, const char *device, int n_streams);
+
+/* Destroys what is there and checks that it went well: no live block, no finding, no leak. */
+void rig_close(rig *r);
+/* The same for a heap with so many live blocks. */
+void rig_close_live(rig *r, uint64_t n_live);
+
+/* Allocates, names the owner, and writes the block by a kernel. */
+tarn_status rig_alloc(rig *r, uint64_t bytes, tarn_stream stream, rig_block *block);
+/* Tells the oracle that the block is given back, and frees it. On failure it is as it was. */
+tarn_status rig_free(rig *r, rig_block *block, tarn_stream stream);
+/* Names the owner of a block that was allocated otherwise. */
+void rig_own(rig *r, tarn_ptr address, uint64_t bytes, rig_block *block);
+/* Uses the block by a kernel on the stream. */
+void rig_touch(const rig *r, const rig_block *block, tarn_stream stream, bool is_write);
+
+uint64_t rig_calls(const rig *r); /* driver calls so far, of all kinds */
+tarn_heap_stats rig_stats(const rig *r);
+tarn_sim_state rig_state(const rig *r);
+/* The heap's own check, and the device's account of memory against the heap's. */
+bool rig_is_sound(const rig *r);
+
+#endif
