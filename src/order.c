@@ -180,10 +180,14 @@ static tarn_status fence_failed(tarn_heap *heap, tarni_index index, tarn_status 
 /* Records a fence for the ticket unless there is one. */
 static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t ticket) {
   tarni_lane *lane = &heap->lanes[index];
-  if (lane->fenced >= ticket || lane->complete >= ticket) {
+  tarni_lock_acquire(&heap->lock);
+  const bool is_fenced = lane->fenced >= ticket || lane->complete >= ticket;
+  const bool is_gone = lane->is_lost || lane->is_retired;
+  tarni_lock_release(&heap->lock);
+  if (is_fenced) {
     return TARN_OK;
   }
-  if (lane->is_lost || lane->is_retired) {
+  if (is_gone) {
     return lane_lost(heap, index, "tarn_alloc");
   }
   tarni_fence *fence;
