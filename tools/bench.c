@@ -11,7 +11,7 @@ static const tool_command benchmarks[] = {
      "Nanoseconds for an allocation and its free, by size, by threads, and beside other "
      "allocators.",
      bench_pair},
-    {"bench random", "[--json] [--device NAME] [--case N:MIB]",
+    {"bench random", "[--json] [--device NAME] [--case N:MIB] [--peer LIBRARY]",
      "The random_allocations workload of RMM: random sizes, random frees, up to 16000 MiB live.",
      bench_random},
 };

@@ -16,7 +16,7 @@ enum { N_RUNS = 5, SLOW_ALLOCATIONS = 1000 };
 
 typedef struct random_bench {
   bool is_json;
-  const char *device_name;
+  const char *device_name, *peer_file;
   const workload_random_case *of;
   trace program;
   uint64_t *blocks;
@@ -88,6 +88,11 @@ static void print_result_json(const random_bench *b, const bench_peer *peer,
   printf("}\n");
 }
 
+static int column_width(const bench_peer *peer) {
+  const size_t length = strlen(peer->name);
+  return length > 9 ? (int)length : 9;
+}
+
 static void print_random_head(const random_bench *b) {
   printf("%s: %s. Milliseconds a run: median of %d; FIRST from an empty heap.\n\n%11s %4s %8s %7s "
          "%6s %6s %9s",
@@ -95,7 +100,7 @@ static void print_random_head(const random_bench *b) {
          "REPEAT", "FIRST");
   for (uint32_t i = 0; i < b->n_peers; i++) {
     if (b->peers[i].absent[0] == '\0') {
-      printf(" %9.15s", b->peers[i].name);
+      printf(" %*s", column_width(&b->peers[i]), b->peers[i].name);
     }
   }
   printf("\n");
@@ -111,7 +116,7 @@ static void print_tarn_cells(const random_bench *b, const random_result *result)
 }
 
 static void print_run_ms(const bench_peer *peer, const random_result *result) {
-  const int width = strlen(peer->name) > 9 ? 15 : 9;
+  const int width = column_width(peer);
   if (result->is_measured) {
     printf(" %*.3f", width, result->ms);
   } else {
@@ -206,7 +211,7 @@ static int run_case(random_bench *b, bool is_first) {
   } else if (open_case(b) != TARN_OK) {
     result = tool_fail();
   } else {
-    b->n_peers = bench_find_peers(b->peers, b->heap, &b->info, NULL);
+    b->n_peers = bench_find_peers(b->peers, b->heap, &b->info, b->peer_file);
     if (is_first && !b->is_json) {
       print_random_head(b);
     }
@@ -225,12 +230,13 @@ static bool is_meant(const workload_random_case *c, const char *text) {
 
 int bench_random(const tool_command *command, int argc, char **argv) {
   static random_bench b;
-  bool has_device = false, has_case = false;
+  bool has_device = false, has_case = false, has_peer = false;
   const char *case_text = NULL;
   const tool_argument arguments[] = {{"--json", &b.is_json, NULL},
                                      {"--device", &has_device, &b.device_name},
-                                     {"--case", &has_case, &case_text}};
-  int result = tool_parse(command, arguments, 3, argc, argv);
+                                     {"--case", &has_case, &case_text},
+                                     {"--peer", &has_peer, &b.peer_file}};
+  int result = tool_parse(command, arguments, 4, argc, argv);
   if (result >= 0) {
     return result;
   }

@@ -47,12 +47,12 @@ static int unknown_command(const char *name) {
 static void print_help(void) {
   printf("usage: tarn COMMAND [ARGUMENTS]\n\n");
   for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-    printf("  %-8s %-26s %s\n", commands[i].name, commands[i].arguments, commands[i].summary);
+    printf("  %-8s %s\n", commands[i].name, commands[i].summary);
   }
-  printf(
-      "\nA device is named \"cuda:0\", \"sim\" or \"sim:80G,seed=7\"; where none is named it is\n"
-      "TARN_DEVICE, else the first GPU, else the simulated one.\n"
-      "Exit status: 0 success, 1 failure, 2 wrong arguments.\n");
+  printf("\n`tarn help COMMAND` lists the arguments of a command.\n"
+         "A device is named \"cuda:0\", \"sim\" or \"sim:80G,seed=7\"; where none is named it is\n"
+         "TARN_DEVICE, else the first GPU, else the simulated one.\n"
+         "Exit status: 0 success, 1 failure, 2 wrong arguments.\n");
 }
 
 static int tool_help(const tool_command *command, int argc, char **argv) {

@@ -39,12 +39,19 @@ static bool has_named_device(void) {
   return name != NULL && name[0] != '\0';
 }
 
+/* "80G", or the plain number where it is not a whole one of those. */
+static void write_bytes(uint64_t bytes, char *text, size_t capacity) {
+  const bool is_whole = bytes % (UINT64_C(1) << 30) == 0;
+  (void)snprintf(text, capacity, is_whole ? "%lluG" : "%llu",
+                 (unsigned long long)(is_whole ? bytes >> 30 : bytes));
+}
+
 /* Opens what the plan asks for. A simulated GPU of which nothing else is said gets the plan's
  * capacity and seed; any other device is limited by its heap. */
 static tarn_status open_device(replay *r, uint64_t *limit_bytes) {
   const replay_plan *plan = r->plan;
   tarn_device_info *info = &r->result->device;
-  char name[DEVICE_NAME];
+  char name[DEVICE_NAME], bytes[DEVICE_NAME / 2];
   *info = (tarn_device_info){.size = sizeof(*info)};
   *limit_bytes = plan->capacity_bytes;
   tarn_status status = tarn_device_open(plan->device, &r->device);
@@ -58,10 +65,9 @@ static tarn_status open_device(replay *r, uint64_t *limit_bytes) {
   }
   tarn_device_close(r->device);
   r->device = NULL;
-  (void)snprintf(name, sizeof(name), "sim:%llu,seed=%llu",
-                 (unsigned long long)(plan->capacity_bytes != 0 ? plan->capacity_bytes
-                                                                : DEFAULT_CAPACITY_BYTES),
-                 (unsigned long long)plan->seed);
+  write_bytes(plan->capacity_bytes != 0 ? plan->capacity_bytes : DEFAULT_CAPACITY_BYTES, bytes,
+              sizeof(bytes));
+  (void)snprintf(name, sizeof(name), "sim:%s,seed=%llu", bytes, (unsigned long long)plan->seed);
   *limit_bytes = 0;
   status = tarn_device_open(name, &r->device);
   return status == TARN_OK ? tarn_device_get_info(r->device, info) : status;
