@@ -1,16 +1,367 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT
+ *
+ * Plans for partial orders: two buffers share memory only where one is known to be over before the
+ * other begins. The order is closed once into sets of conflicts; placements take buffers in an
+ * order and put each into the lowest gap among its conflicts. Few buffers are tried in every way,
+ * many are improved by moving the highest ones forward. Pure, no locks. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "algo/plan_scene.h"
-tarn_status tarni_order_solve(const tarni_plan_problem *problem, const tarni_plan_limits *limits,
-                              tarni_plan *plan) {
-  (void)problem;
-  (void)limits;
-  (void)plan;
-  return TARN_UNSUPPORTED;
+#include "base/rng.h"
+
+enum { ORDER_EXACT = 10, ORDER_STALE = 2000 };
+
+/* ---- The relation --------------------------------------------------------------------------- */
+
+static bool has_bit(const uint64_t *set, uint32_t member) {
+  return ((set[member / 64] >> (member % 64)) & 1) != 0;
 }
+
+/* Buffers in an order in which predecessors come first; false when there is a cycle. */
+static bool sort_topologically(const tarni_plan_problem *problem, uint32_t *sorted,
+                               uint32_t *missing) {
+  const tarni_plan_order *order = problem->order;
+  uint32_t n_sorted = 0;
+  bool has_moved = true;
+  memset(missing, 1, problem->count * sizeof(*missing));
+  while (n_sorted < problem->count && has_moved) {
+    has_moved = false;
+    for (uint32_t i = 0; i < problem->count; i++) {
+      bool is_ready = missing[i] != 0;
+      for (uint32_t k = order->starts[i]; k < order->starts[i + 1] && is_ready; k++) {
+        is_ready = missing[order->predecessors[k]] == 0;
+      }
+      if (is_ready) {
+        missing[i] = 0;
+        sorted[n_sorted++] = i;
+        has_moved = true;
+      }
+    }
+  }
+  return n_sorted == problem->count;
+}
+
+/* From "all that comes before i" to "all that may live at the same time as i". */
+static void invert(uint64_t *before, uint32_t count, size_t words) {
+  for (uint32_t i = 0; i < count; i++) {
+    before[i * words + i / 64] |= UINT64_C(1) << (i % 64);
+    for (uint32_t k = 0; k < i; k++) {
+      const bool is_ordered = has_bit(before + i * words, k) || has_bit(before + k * words, i);
+      if (is_ordered) {
+        before[i * words + k / 64] |= UINT64_C(1) << (k % 64);
+        before[k * words + i / 64] |= UINT64_C(1) << (i % 64);
+      }
+    }
+  }
+  for (size_t w = 0; w < count * words; w++) {
+    before[w] = ~before[w];
+  }
+}
+
 tarn_status tarni_order_conflicts(const tarni_plan_problem *problem, uint64_t **conflicts,
                                   size_t *words) {
-  (void)problem;
-  (void)conflicts;
-  (void)words;
-  return TARN_UNSUPPORTED;
+  const uint32_t n = problem->count;
+  *words = ((size_t)n + 63) / 64 + 1;
+  uint64_t *before = calloc((size_t)n * *words + 1, sizeof(*before));
+  uint32_t *sorted = calloc((size_t)n + 1, sizeof(*sorted));
+  uint32_t *missing = calloc((size_t)n + 1, sizeof(*missing));
+  tarn_status status = TARN_OK;
+  *conflicts = NULL;
+  if (before == NULL || sorted == NULL || missing == NULL) {
+    status = tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                        "no memory for the order of %u buffers", n);
+  } else if (!sort_topologically(problem, sorted, missing)) {
+    status = tarni_fail(TARN_INVALID, "plan", NULL, "Remove the cycle.",
+                        "the predecessors of %u buffers form a cycle", n);
+  }
+  for (uint32_t i = 0; i < n && status == TARN_OK; i++) {
+    uint64_t *mine = before + sorted[i] * *words;
+    for (uint32_t k = problem->order->starts[sorted[i]]; k < problem->order->starts[sorted[i] + 1];
+         k++) {
+      const uint32_t p = problem->order->predecessors[k];
+      mine[p / 64] |= UINT64_C(1) << (p % 64);
+      for (size_t w = 0; w < *words; w++) {
+        mine[w] |= before[p * *words + w];
+      }
+    }
+  }
+  free(sorted);
+  free(missing);
+  if (status != TARN_OK) {
+    free(before);
+    return status;
+  }
+  invert(before, n, *words);
+  *conflicts = before;
+  return TARN_OK;
+}
+
+/* ---- Placement ------------------------------------------------------------------------------ */
+
+typedef struct order_scene {
+  const tarni_plan_problem *problem;
+  tarni_run *run;
+  uint64_t *conflicts;
+  size_t words;
+  uint32_t *order;
+  uint32_t *trial;
+  uint32_t *placed; /* sorted by offset */
+  uint64_t *offsets;
+  uint64_t *best;
+} order_scene;
+
+static uint64_t align_offset(const tarni_plan_buffer *buffer, uint64_t offset) {
+  const uint64_t mask = buffer->alignment == 0 ? 0 : buffer->alignment - 1;
+  return (offset + mask) & ~mask;
+}
+
+/* The lowest gap among the placed conflicts. */
+static uint64_t find_order_gap(const order_scene *scene, uint32_t i, uint32_t n_placed) {
+  const tarni_plan_buffer *buffers = scene->problem->buffers;
+  const uint64_t *conflicts = scene->conflicts + i * scene->words;
+  uint64_t floor = 0;
+  for (uint32_t k = 0; k < n_placed; k++) {
+    const uint32_t other = scene->placed[k];
+    if (!has_bit(conflicts, other)) {
+      continue;
+    }
+    if (scene->offsets[other] >= floor + buffers[i].bytes) {
+      break;
+    }
+    const uint64_t top = scene->offsets[other] + buffers[other].bytes;
+    floor = top > floor ? align_offset(&buffers[i], top) : floor;
+  }
+  return floor;
+}
+
+/* Places in the order of the trial; the height, or UINT64_MAX once it reaches the ceiling. */
+static uint64_t place_trial(order_scene *scene, uint64_t ceiling) {
+  const tarni_plan_problem *problem = scene->problem;
+  uint64_t height = 0;
+  uint32_t n_placed = 0;
+  for (uint32_t k = 0; k < problem->count; k++) {
+    const uint32_t i = scene->trial[k];
+    uint32_t at = n_placed;
+    scene->offsets[i] = 0;
+    if (problem->buffers[i].bytes == 0) {
+      continue;
+    }
+    scene->offsets[i] = find_order_gap(scene, i, n_placed);
+    height = tarni_max(height, scene->offsets[i] + problem->buffers[i].bytes);
+    if (height >= ceiling) {
+      return UINT64_MAX;
+    }
+    while (at > 0 && scene->offsets[scene->placed[at - 1]] > scene->offsets[i]) {
+      scene->placed[at] = scene->placed[at - 1];
+      at--;
+    }
+    scene->placed[at] = i;
+    n_placed++;
+  }
+  return height;
+}
+
+/* Tries the order in scene->trial and keeps it when it is lower. */
+static bool try_trial(order_scene *scene) {
+  tarni_run *run = scene->run;
+  const uint64_t height = place_trial(scene, run->height);
+  (void)tarni_run_step(run, scene->problem->count);
+  if (height >= run->height) {
+    return false;
+  }
+  run->height = height;
+  memcpy(scene->best, scene->offsets, scene->problem->count * sizeof(*scene->best));
+  memcpy(scene->order, scene->trial, scene->problem->count * sizeof(*scene->order));
+  if (run->limits->progress != NULL) {
+    run->limits->progress(run->limits->context, height, run->bound);
+  }
+  return true;
+}
+
+/* ---- Orders --------------------------------------------------------------------------------- */
+
+typedef struct order_rank {
+  uint64_t key;
+  uint32_t buffer;
+} order_rank;
+
+static int compare_order_ranks(const void *a, const void *b) {
+  const order_rank *x = a;
+  const order_rank *y = b;
+  if (x->key != y->key) {
+    return x->key > y->key ? -1 : 1;
+  }
+  return (x->buffer > y->buffer) - (x->buffer < y->buffer);
+}
+
+/* By size, by the bytes in conflict, and by both multiplied (in halves of the bits). */
+static uint64_t order_key(const order_scene *scene, uint32_t i, int kind) {
+  const tarni_plan_buffer *buffers = scene->problem->buffers;
+  uint64_t rivals = 0;
+  for (uint32_t k = 0; k < scene->problem->count && kind != 0; k++) {
+    rivals += has_bit(scene->conflicts + i * scene->words, k) ? buffers[k].bytes : 0;
+  }
+  return kind == 0 ? buffers[i].bytes : kind == 1 ? rivals : (buffers[i].bytes >> 1) + rivals / 2;
+}
+
+static tarn_status try_orders(order_scene *scene) {
+  const uint32_t n = scene->problem->count;
+  order_rank *ranks = calloc((size_t)n + 1, sizeof(*ranks));
+  if (ranks == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                      "no memory to sort %u buffers", n);
+  }
+  for (int kind = 0; kind < 3 && !tarni_run_is_done(scene->run); kind++) {
+    for (uint32_t i = 0; i < n; i++) {
+      ranks[i] = (order_rank){order_key(scene, i, kind), i};
+    }
+    qsort(ranks, n, sizeof(*ranks), compare_order_ranks);
+    for (uint32_t i = 0; i < n; i++) {
+      scene->trial[i] = ranks[i].buffer;
+    }
+    (void)try_trial(scene);
+  }
+  free(ranks);
+  return TARN_OK;
+}
+
+/* Every order of few buffers, each on top of its conflicts: the lowest plan is among them. Returns
+ * whether all were tried. */
+static bool try_all(order_scene *scene, uint32_t n_placed, uint64_t height) {
+  const tarni_plan_problem *problem = scene->problem;
+  if (height >= scene->run->height || tarni_run_is_done(scene->run)) {
+    return true;
+  }
+  if (tarni_run_step(scene->run, 1)) {
+    return false;
+  }
+  if (n_placed == problem->count) {
+    scene->run->height = height;
+    memcpy(scene->best, scene->offsets, problem->count * sizeof(*scene->best));
+    return true;
+  }
+  bool is_complete = true;
+  for (uint32_t k = n_placed; k < problem->count && is_complete; k++) {
+    const uint32_t i = scene->trial[k];
+    uint64_t offset = 0;
+    for (uint32_t m = 0; m < n_placed; m++) {
+      const uint32_t other = scene->trial[m];
+      if (has_bit(scene->conflicts + i * scene->words, other)) {
+        offset = tarni_max(offset, scene->offsets[other] + problem->buffers[other].bytes);
+      }
+    }
+    scene->trial[k] = scene->trial[n_placed];
+    scene->trial[n_placed] = i;
+    scene->offsets[i] =
+        problem->buffers[i].bytes == 0 ? 0 : align_offset(&problem->buffers[i], offset);
+    is_complete = try_all(scene, n_placed + 1,
+                          tarni_max(height, scene->offsets[i] + problem->buffers[i].bytes));
+    scene->trial[n_placed] = scene->trial[k];
+    scene->trial[k] = i;
+  }
+  return is_complete;
+}
+
+/* Moves one of the highest buffers forward in the order, again and again. */
+static void improve_order(order_scene *scene) {
+  const uint32_t n = scene->problem->count;
+  tarni_rng rng = {1};
+  for (uint32_t stale = 0; stale < ORDER_STALE && !scene->run->is_stopped; stale++) {
+    if (tarni_run_is_done(scene->run)) {
+      return;
+    }
+    uint32_t from = 0;
+    for (uint32_t k = 0; k < n; k++) {
+      const uint32_t i = scene->order[k];
+      if (scene->best[i] + scene->problem->buffers[i].bytes == scene->run->height) {
+        from = k;
+      }
+    }
+    if (stale % 2 != 0) {
+      from = (uint32_t)tarni_rng_below(&rng, n);
+    }
+    const uint32_t to = (uint32_t)tarni_rng_below(&rng, (uint64_t)from + 1);
+    memcpy(scene->trial, scene->order, n * sizeof(*scene->trial));
+    memmove(scene->trial + to + 1, scene->trial + to, (from - to) * sizeof(*scene->trial));
+    scene->trial[to] = scene->order[from];
+    stale = try_trial(scene) ? 0 : stale;
+  }
+}
+
+/* ---- The whole ------------------------------------------------------------------------------ */
+
+static tarn_status solve_order(order_scene *scene, tarni_plan *plan) {
+  tarni_run *run = scene->run;
+  const uint32_t n = scene->problem->count;
+  TARN_TRY(tarni_antichain_bound(scene->problem, run, &run->bound));
+  TARN_TRY(try_orders(scene));
+  if (n <= ORDER_EXACT && !tarni_run_is_done(run)) {
+    for (uint32_t i = 0; i < n; i++) {
+      scene->trial[i] = i;
+    }
+    if (try_all(scene, 0, 0) && !tarni_run_is_done(run)) {
+      run->bound = run->height;
+    }
+  } else {
+    improve_order(scene);
+  }
+  memcpy(plan->offsets, scene->best, n * sizeof(*plan->offsets));
+  plan->height = run->height;
+  plan->bound = run->bound;
+  plan->steps = run->steps;
+  plan->is_proven = plan->height == run->bound;
+  plan->is_over = run->limits->capacity != 0 && run->bound > run->limits->capacity;
+  return TARN_OK;
+}
+
+static tarn_status check_order_sizes(const tarni_plan_problem *problem) {
+  uint64_t total = 0;
+  for (uint32_t i = 0; i < problem->count; i++) {
+    const tarni_plan_buffer *buffer = &problem->buffers[i];
+    uint64_t rounded = 0;
+    if (buffer->alignment != 0 && !tarni_is_pow2(buffer->alignment)) {
+      return tarni_fail(TARN_INVALID, "plan", NULL, "Use a power of two.",
+                        "the alignment of buffer %u is %llu", i,
+                        (unsigned long long)buffer->alignment);
+    }
+    if (!tarni_align_up_checked(buffer->bytes, buffer->alignment == 0 ? 1 : buffer->alignment,
+                                &rounded) ||
+        !tarni_add(total, rounded, &total) || total > UINT64_C(1) << 62) {
+      return tarni_fail(TARN_OVERFLOWED, "plan", NULL, "Check the sizes.",
+                        "the sizes up to buffer %u add up to more than 2^62 bytes", i);
+    }
+  }
+  return TARN_OK;
+}
+
+tarn_status tarni_order_solve(const tarni_plan_problem *problem, const tarni_plan_limits *limits,
+                              tarni_plan *plan) {
+  const size_t n = (size_t)problem->count + 1;
+  tarni_run run = {.limits = limits, .problem = problem, .height = UINT64_MAX};
+  order_scene scene = {.problem = problem, .run = &run};
+  TARN_TRY(check_order_sizes(problem));
+  TARN_TRY(tarni_order_conflicts(problem, &scene.conflicts, &scene.words));
+  scene.order = calloc(n, sizeof(*scene.order));
+  scene.trial = calloc(n, sizeof(*scene.trial));
+  scene.placed = calloc(n, sizeof(*scene.placed));
+  scene.offsets = calloc(n, sizeof(*scene.offsets));
+  scene.best = calloc(n, sizeof(*scene.best));
+  tarn_status status = TARN_OK;
+  if (scene.order == NULL || scene.trial == NULL || scene.placed == NULL || scene.offsets == NULL ||
+      scene.best == NULL) {
+    status = tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                        "no memory for a plan of %u ordered buffers", problem->count);
+  } else if (problem->count != 0) {
+    status = solve_order(&scene, plan);
+  } else {
+    plan->is_proven = true;
+  }
+  free(scene.conflicts);
+  free(scene.order);
+  free(scene.trial);
+  free(scene.placed);
+  free(scene.offsets);
+  free(scene.best);
+  return status;
 }

@@ -117,4 +117,10 @@ tarn_status tarni_order_solve(const tarni_plan_problem *problem, const tarni_pla
 tarn_status tarni_order_conflicts(const tarni_plan_problem *problem, uint64_t **conflicts,
                                   size_t *words);
 
+/* ---- plan_antichain.c: the bound for partial orders ----------------------------------------- */
+/* The heaviest set of buffers of which no two are ordered. pre: the order has no cycle and the
+ * sizes add up to at most 2^62. When the run stops first, only the largest buffer. */
+tarn_status tarni_antichain_bound(const tarni_plan_problem *problem, tarni_run *run,
+                                  uint64_t *bound);
+
 #endif
