@@ -417,6 +417,15 @@ static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
   return whole;
 }
 
+/* The device is lost: nothing can be undone any more. */
+void tarni_grow_close(tarn_heap *heap) {
+  while (heap->unfinished != NULL) {
+    grow_plan *plan = heap->unfinished;
+    heap->unfinished = plan->next;
+    free(plan);
+  }
+}
+
 /* Does what was planned. On failure all is as it was, and the plan is gone. post: *whole is BUSY.
  */
 static tarn_status plan_run(tarn_heap *heap, grow_plan *plan, tarn_status planned,

@@ -64,6 +64,7 @@ static bool metadata_open(tarn_heap *heap) {
 }
 
 static void metadata_close(tarn_heap *heap) {
+  tarni_grow_close(heap);
   tarni_extents_close(heap);
   tarni_lanes_close(heap);
   tarni_uses_close(heap);

@@ -104,6 +104,7 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
 tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent);
 /* Undoes failed growths that the driver did not let be undone before. */
 tarn_status tarni_grow_reap_grow(tarn_heap *heap);
+void tarni_grow_close(tarn_heap *heap);
 
 /* ---- slab.c: blocks of one size, and the lanes' bins of free ones ---- */
 uint64_t tarni_slab_bytes(uint32_t class_index);
