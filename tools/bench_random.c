@@ -126,43 +126,51 @@ static void print_run_ms(const bench_peer *peer, const random_result *result) {
 
 /* ---- Cases ---------------------------------------------------------------------------------- */
 
+/* tarn comes first: with what it held, and gives all of it back, since the other allocators of the
+ * device need room, too. */
+static bool run_tarn(random_bench *b) {
+  random_result result = {0};
+  tarn_heap_stats stats = {.size = sizeof(stats)};
+  measure_peer(b, &b->peers[0], &result);
+  if (!result.is_measured || tarn_heap_get_stats(b->heap, &stats) != TARN_OK) {
+    return false;
+  }
+  result.reserved_peak_bytes = stats.reserved_peak_bytes;
+  if (b->is_json) {
+    print_result_json(b, &b->peers[0], &result);
+  } else {
+    print_tarn_cells(b, &result);
+    print_run_ms(&b->peers[0], &result);
+  }
+  return tarn_stream_synchronize(b->device, b->stream) == TARN_OK &&
+         tarn_heap_trim(b->heap, 0) == TARN_OK;
+}
+
+static void run_peer(random_bench *b, const bench_peer *peer) {
+  /* It takes minutes for the larger ones. */
+  const bool is_slow =
+      strcmp(peer->name, "cuMemAlloc") == 0 && b->of->n_allocations > SLOW_ALLOCATIONS;
+  random_result result = {0};
+  if (!is_slow) {
+    measure_peer(b, peer, &result);
+  }
+  if (!b->is_json) {
+    print_run_ms(peer, &result);
+  } else if (result.is_measured) {
+    print_result_json(b, peer, &result);
+  }
+  (void)fflush(stdout);
+}
+
 static bool run_peers(random_bench *b) {
-  for (uint32_t i = 0; i < b->n_peers; i++) {
-    const bench_peer *peer = &b->peers[i];
-    random_result result = {0};
-    tarn_heap_stats stats = {.size = sizeof(stats)};
-    /* cuMemAlloc takes minutes for the larger ones. */
-    const bool is_slow =
-        strcmp(peer->name, "cuMemAlloc") == 0 && b->of->n_allocations > SLOW_ALLOCATIONS;
-    if (peer->absent[0] != '\0') {
-      continue;
-    }
-    if (!is_slow) {
-      measure_peer(b, peer, &result);
-    }
-    if (i == 0) {
-      if (!result.is_measured || tarn_heap_get_stats(b->heap, &stats) != TARN_OK) {
-        return false;
-      }
-      result.reserved_peak_bytes = stats.reserved_peak_bytes;
-    }
-    if (b->is_json && result.is_measured) {
-      print_result_json(b, peer, &result);
-    } else if (!b->is_json) {
-      if (i == 0) {
-        print_tarn_cells(b, &result);
-      }
-      print_run_ms(peer, &result);
-    }
-    (void)fflush(stdout);
-    if (i == 0) {
-      /* The other allocators of the device need room, too. */
-      (void)tarn_stream_synchronize(b->device, b->stream);
-      (void)tarn_heap_trim(b->heap, 0);
+  const bool is_good = run_tarn(b);
+  for (uint32_t i = 1; i < b->n_peers && is_good; i++) {
+    if (b->peers[i].absent[0] == '\0') {
+      run_peer(b, &b->peers[i]);
     }
   }
   printf("%s", b->is_json ? "" : "\n");
-  return true;
+  return is_good;
 }
 
 /* A heap of its own for each case, so that its peak is the case's. */

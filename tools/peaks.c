@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Reads peaks.csv. A line that is not as it should be is not this trace's, so it is passed over. */
-#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "peaks.h"
@@ -26,19 +26,35 @@ char *peaks_name(const char *path, char name[PEAKS_NAME]) {
   return name;
 }
 
+/* Reads "NAME,N,N,N" for this name. */
+static bool read_line(const char *line, const char *name, peaks *found) {
+  uint64_t *const numbers[] = {&found->live_bytes, &found->native_bytes, &found->expandable_bytes};
+  const size_t length = strlen(name);
+  const char *at = line + length;
+  if (strncmp(line, name, length) != 0) {
+    return false;
+  }
+  for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+    char *end;
+    if (*at != ',') {
+      return false;
+    }
+    *numbers[i] = strtoull(at + 1, &end, 10);
+    at = end;
+  }
+  return *at == '\n' || *at == '\0';
+}
+
 bool peaks_find(const char *path, peaks *found) {
-  char name[PEAKS_NAME], file_name[4096], line[256], read_name[PEAKS_NAME];
+  char name[PEAKS_NAME], file_name[4096], line[256];
   const int folder = (int)(base_of(path) - path);
   (void)snprintf(file_name, sizeof(file_name), "%.*speaks.csv", folder, path);
   FILE *file = fopen(file_name, "r");
   bool is_found = false;
+  *found = (peaks){0};
   (void)peaks_name(path, name);
   while (file != NULL && !is_found && fgets(line, sizeof(line), file) != NULL) {
-    peaks read = {0};
-    is_found = sscanf(line, "%63[^,],%" SCNu64 ",%" SCNu64 ",%" SCNu64, read_name, &read.live_bytes,
-                      &read.native_bytes, &read.expandable_bytes) == 4 &&
-               strcmp(read_name, name) == 0;
-    *found = is_found ? read : *found;
+    is_found = read_line(line, name, found);
   }
   if (file != NULL) {
     (void)fclose(file);

@@ -253,8 +253,14 @@ bool replay_run(const char *name, const trace *t, const replay_plan *plan, repla
   uint64_t limit_bytes = 0;
   *result = (replay_result){.status = TARN_OK};
   r.blocks = calloc((size_t)t->n_blocks + 1, sizeof(*r.blocks));
+  if (r.blocks == NULL) {
+    result->status = TARN_HOST_MEMORY;
+    (void)snprintf(result->message, sizeof(result->message), "no host memory for %u block numbers",
+                   t->n_blocks);
+    return false;
+  }
   progress_begin(&r.progress, name, t->n_events * plan->n_passes);
-  result->status = r.blocks != NULL ? open_device(&r, &limit_bytes) : TARN_HOST_MEMORY;
+  result->status = open_device(&r, &limit_bytes);
   if (result->status == TARN_OK && result->device.is_simulated) {
     result->status = tarn_sim_set_on_finding(r.device, count_finding, result);
   }
@@ -269,8 +275,7 @@ bool replay_run(const char *name, const trace *t, const replay_plan *plan, repla
   }
   if (result->status != TARN_OK) {
     /* Cleaning up may fail as well and must not hide the first reason. */
-    (void)snprintf(result->message, sizeof(result->message), "%s",
-                   r.blocks != NULL ? tarn_last_message() : "out of host memory");
+    (void)snprintf(result->message, sizeof(result->message), "%s", tarn_last_message());
     (void)(r.heap != NULL ? give_rest_back(&r, result->failed_event) : TARN_OK);
   }
   close_replay(&r);

@@ -207,7 +207,7 @@ static void pairs(void) {
     return;
   }
   CHECK_EQ(run_tool("bench pair --device sim --json"), 0);
-  static const char *const texts[] = {"\"case\": \"own_streams\", \"allocator\": \"tarn\", "
+  static const char *const texts[] = {"\"case\": \"own_streams\", \"allocator\": \"tarn\"",
                                       "\"bytes\": 256, \"threads\": 1",
                                       "\"allocator\": \"floor\"",
                                       "\"allocator\": \"malloc\"",

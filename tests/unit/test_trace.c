@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "support/test.h"
+#include "tools/peaks.h"
 #include "tools/trace.h"
 
 static char message[TRACE_ERROR];
@@ -217,28 +218,35 @@ static void files(void) {
 
 /* What ships in traces is whole, and its peaks are those that PyTorch counted. */
 static void recorded_programs(void) {
-  static const char head[] = "trace,live_bytes,native_bytes,expandable_bytes\n";
-  char line[256], name[64], path[128];
-  unsigned long long live, native, expandable;
-  uint32_t n_traces = 0;
-  FILE *file = fopen("traces/peaks.csv", "r");
-  REQUIRE(file != NULL);
-  CHECK(fgets(line, sizeof(line), file) != NULL && strcmp(line, head) == 0);
-  while (fgets(line, sizeof(line), file) != NULL) {
+  static const char *const names[] = {"bert_ingest",      "gnn_train",        "gpt2_train",
+                                      "llama_ckpt_train", "llama_decode",     "maskrcnn_train",
+                                      "mixtral_train",    "prefetch_streams", "resnet_train"};
+  for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    char path[128], name[PEAKS_NAME];
+    peaks found;
     trace t;
-    CHECK_EQ(sscanf(line, "%63[^,],%llu,%llu,%llu", name, &live, &native, &expandable), 4);
-    (void)snprintf(path, sizeof(path), "traces/%s.trace.gz", name);
+    (void)snprintf(path, sizeof(path), "traces/%s.trace.gz", names[i]);
+    CHECK_TEXT(peaks_name(path, name), names[i]);
+    CHECK(peaks_find(path, &found));
     if (!CHECK(trace_open(path, &t, message))) {
       test_note("%s", message);
       continue;
     }
-    CHECK_EQ(t.live_peak_bytes, live);
-    CHECK(native > live && expandable > live);
+    CHECK_EQ(t.live_peak_bytes, found.live_bytes);
+    CHECK(found.native_bytes > found.live_bytes && found.expandable_bytes > found.live_bytes);
     trace_close(&t);
-    n_traces++;
   }
-  (void)fclose(file);
-  CHECK_EQ(n_traces, 9);
+}
+
+static void unknown_peaks(void) {
+  peaks found = {1, 1, 1};
+  char name[PEAKS_NAME];
+  CHECK(!peaks_find("traces/bert.trace.gz", &found));
+  CHECK(!peaks_find("traces/trace", &found));         /* the heading */
+  CHECK(!peaks_find("bert_ingest.trace.gz", &found)); /* no such file beside it */
+  CHECK_EQ(found.native_bytes, 0);
+  CHECK_TEXT(peaks_name("a/b.gz/c.d", name), "c.d");
+  CHECK_TEXT(peaks_name(".trace.gz", name), ".trace");
 }
 
 static const test_case cases[] = {
@@ -250,5 +258,6 @@ static const test_case cases[] = {
     {"trace: any bytes", any_bytes},
     {"trace: files, plain, compressed, cut off, missing", files},
     {"trace: the recorded programs", recorded_programs},
+    {"trace: peaks that nobody counted", unknown_peaks},
 };
 TEST_MAIN(cases)
