@@ -145,9 +145,7 @@ static tarn_status large_alloc(tarn_heap *heap, tarni_cache *cache, uint64_t byt
 TARNI_SLOW static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, tarn_stream stream,
                                          tarn_ptr *block) {
   *block = 0;
-  if (heap == NULL) {
-    return tarni_fail(TARN_INVALID, "tarn_alloc", NULL, "Pass a heap.", "heap is NULL");
-  }
+  TARN_TRY(tarni_heap_given(heap, "tarn_alloc"));
   if (bytes == 0) {
     return TARN_OK;
   }
@@ -177,9 +175,10 @@ tarn_status tarn_alloc(tarn_heap *heap, uint64_t bytes, tarn_stream stream, tarn
 tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                                tarn_stream stream, tarn_ptr *block) {
   *block = 0;
-  if (heap == NULL || !tarni_is_pow2(alignment) || alignment > (2u << 20)) {
+  TARN_TRY(tarni_heap_given(heap, "tarn_alloc_aligned"));
+  if (!tarni_is_pow2(alignment) || alignment > (2u << 20)) {
     return tarni_fail(TARN_INVALID, "tarn_alloc_aligned", NULL,
-                      "Pass a heap, and a power of two up to 2097152.", "the alignment is %llu",
+                      "Pass a power of two up to 2097152.", "the alignment is %llu",
                       (unsigned long long)alignment);
   }
   if (alignment <= TARNI_ALIGNMENT || bytes == 0) {

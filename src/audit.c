@@ -347,9 +347,7 @@ static tarn_status check_all(audit *sum) {
 }
 
 tarn_status tarn_heap_check(tarn_heap *heap) {
-  if (heap == NULL) {
-    return tarni_fail(TARN_INVALID, "tarn_heap_check", NULL, "Pass a heap.", "heap is NULL");
-  }
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_check"));
   tarni_lock_acquire(&heap->grow);
   tarni_lock_acquire(&heap->lock);
   audit sum = {.heap = heap, .granules = calloc(heap->n_chunks, sizeof(*sum.granules))};

@@ -56,9 +56,7 @@ tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *op
 tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info) {
   static const tarn_block_info empty = {.size = sizeof(empty)};
   TARN_TRY(tarni_struct_out(info, &empty, sizeof(empty), "tarn_block_get_info"));
-  if (heap == NULL) {
-    return tarni_fail(TARN_INVALID, "tarn_block_get_info", NULL, "Pass a heap.", "heap is NULL");
-  }
+  TARN_TRY(tarni_heap_given(heap, "tarn_block_get_info"));
   tarni_block block = {0};
   tarni_lock_acquire(&heap->lock);
   const bool is_block = tarni_block_find_locked(heap, pointer - heap->base, &block);

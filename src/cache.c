@@ -24,6 +24,7 @@ static tarni_lock registry_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
 static _Thread_local tarni_cache *thread_caches;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
+static bool has_exit_key;
 static bool has_membarrier;
 
 /* ---- Revoking ---- */
@@ -175,8 +176,15 @@ static void thread_exit(void *unused) {
   tarni_lock_release(&registry_lock);
 }
 
+/* A child of fork has the thread that forked and none of the caches: they are the parent's. */
+static void forget_parent(void) {
+  tarni_hot_cache = thread_caches = NULL;
+  tarni_lock_init(&registry_lock, TARNI_RANK_REGISTRY);
+}
+
 static void prepare(void) {
-  (void)pthread_key_create(&exit_key, thread_exit);
+  has_exit_key = pthread_key_create(&exit_key, thread_exit) == 0;
+  (void)pthread_atfork(NULL, NULL, forget_parent);
   has_membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
@@ -278,7 +286,7 @@ tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **
   TARN_TRY(tarni_lane_find(heap, stream, &lane));
   (void)pthread_once(&once, prepare);
   tarni_cache *cache = cache_make(heap, stream, lane);
-  if (cache == NULL || pthread_setspecific(exit_key, cache) != 0) {
+  if (cache == NULL || (has_exit_key && pthread_setspecific(exit_key, cache) != 0)) {
     if (cache != NULL) {
       cache_destroy(cache);
     }

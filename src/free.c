@@ -142,9 +142,7 @@ static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream
   if (block == 0) {
     return TARN_OK;
   }
-  if (heap == NULL) {
-    return tarni_fail(TARN_INVALID, "tarn_free", NULL, "Pass a heap.", "heap is NULL");
-  }
+  TARN_TRY(tarni_heap_given(heap, "tarn_free"));
   const uint64_t offset = block - heap->base;
   const bool is_small =
       offset < heap->small_end && offset % TARNI_ALIGNMENT == 0 && heap->states[offset >> 8] != 0;
@@ -197,7 +195,8 @@ static bool size_fits(const tarn_heap *heap, const tarni_block *block, uint64_t 
 }
 
 tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes, tarn_stream stream) {
-  if (heap != NULL && block != 0) {
+  if (block != 0) {
+    TARN_TRY(tarni_heap_given(heap, "tarn_free_sized"));
     tarni_block found = {0};
     const uint64_t offset = block - heap->base;
     tarni_lock_acquire(&heap->lock);

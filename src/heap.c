@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "base/bits.h"
+#include "base/fork.h"
 
 enum {
   HEAP_MAX_EXTENTS = 1 << 22,
@@ -151,6 +152,7 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
                       "no host memory for a heap (%zu bytes)", sizeof(*heap));
   }
   heap->config = known;
+  heap->fork = tarni_fork_count();
   tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
   tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);
   const tarn_status status = heap_open(heap);
@@ -182,6 +184,7 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   if (heap == NULL) {
     return TARN_OK;
   }
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_destroy"));
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
   tarni_lock_acquire(&heap->grow);
@@ -209,9 +212,16 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
 
 /* ---- The rest of its life ---- */
 
-static tarn_status heap_check_given(const tarn_heap *heap, const char *operation) {
-  return heap != NULL ? TARN_OK
-                      : tarni_fail(TARN_INVALID, operation, NULL, "Pass a heap.", "heap is NULL");
+tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation) {
+  if (heap == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass a heap.", "heap is NULL");
+  }
+  if (heap->fork != tarni_fork_count()) {
+    return tarni_fail(TARN_FORKED, operation, NULL,
+                      "Make a heap of its own in the child, or fork before the first heap is made.",
+                      "the heap belongs to the parent process");
+  }
+  return TARN_OK;
 }
 
 tarn_device *tarn_heap_device(tarn_heap *heap) {
@@ -242,7 +252,7 @@ static tarn_status bins_settle_grow(tarn_heap *heap) {
 }
 
 tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
-  TARN_TRY(heap_check_given(heap, "tarn_heap_trim"));
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_trim"));
   tarni_lock_acquire(&heap->grow);
   do {
     tarni_uses_reap_grow(heap);
@@ -261,7 +271,7 @@ tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
 }
 
 tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes) {
-  TARN_TRY(heap_check_given(heap, "tarn_heap_set_limit"));
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_set_limit"));
   const uint64_t limit = limit_bytes != 0 ? limit_bytes : heap->port->device.total_bytes;
   tarni_lock_acquire(&heap->lock);
   heap->limit_bytes = limit;
@@ -286,7 +296,7 @@ static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
 }
 
 tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
-  TARN_TRY(heap_check_given(heap, "tarn_heap_reserve"));
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_reserve"));
   TARN_TRY(reserve_check(heap, bytes));
   tarn_status status = TARN_OK;
   tarni_lock_acquire(&heap->grow);
@@ -308,7 +318,7 @@ tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
 }
 
 tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
-  TARN_TRY(heap_check_given(heap, "tarn_stream_retire"));
+  TARN_TRY(tarni_heap_given(heap, "tarn_stream_retire"));
   tarni_index lane;
   TARN_TRY(tarni_lane_known(heap, stream, &lane));
   if (lane == 0) {

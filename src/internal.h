@@ -8,6 +8,10 @@
 #include "base/error.h"
 #include "types.h"
 
+/* ---- heap.c ---- */
+/* Whether there is a heap, and one of this process: else the error. For all but hits. */
+tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation);
+
 /* ---- extent.c: the partition of addresses, and trees of what is free ---- */
 bool tarni_extents_open(tarn_heap *heap);
 void tarni_extents_close(tarn_heap *heap);

@@ -59,9 +59,7 @@ tarn_heap_stats tarni_stats_locked(const tarn_heap *heap) {
 tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats) {
   static const tarn_heap_stats empty = {.size = sizeof(empty)};
   TARN_TRY(tarni_struct_out(stats, &empty, sizeof(empty), "tarn_heap_get_stats"));
-  if (heap == NULL) {
-    return tarni_fail(TARN_INVALID, "tarn_heap_get_stats", NULL, "Pass a heap.", "heap is NULL");
-  }
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_get_stats"));
   tarni_lock_acquire(&heap->lock);
   const tarn_heap_stats now = tarni_stats_locked(heap);
   tarni_lock_release(&heap->lock);

@@ -208,6 +208,7 @@ struct tarn_heap {
   uint64_t size;      /* of the reservation */
   uint64_t small_end; /* offset where the zone of large blocks begins */
   uint64_t unit;      /* bytes */
+  uint32_t fork;      /* tarni_fork_count of the process that made it */
   uint8_t *states;    /* a byte for each 256 of the small zone: tarni_small_state */
   uint32_t *links;    /* likewise a word: the next block of a bin */
   tarni_index *pages; /* for each granule of the heap the extent of a slab, else 0 */

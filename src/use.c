@@ -65,9 +65,7 @@ static tarn_status uses_add_locked(tarn_heap *heap, const tarni_block *block, ta
 }
 
 tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
-  if (heap == NULL) {
-    return tarni_fail(TARN_INVALID, "tarn_use", NULL, "Pass a heap.", "heap is NULL");
-  }
+  TARN_TRY(tarni_heap_given(heap, "tarn_use"));
   if (pointer == 0) {
     return TARN_OK;
   }

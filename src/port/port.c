@@ -14,6 +14,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
 #include "base/option.h"
 #include "base/text.h"
@@ -33,6 +34,7 @@ typedef struct port_entry {
   struct port_entry *next;
   tarni_port *port;
   uint64_t n_users;
+  uint32_t fork; /* a parent's devices are not the child's */
   char name[PORT_NAME_CAPACITY];
 } port_entry;
 
@@ -134,7 +136,7 @@ static tarn_status default_name(const char **text) {
 
 static port_entry *find_entry_locked(const char *name) {
   for (port_entry *entry = first_entry; entry != NULL; entry = entry->next) {
-    if (strcmp(entry->name, name) == 0) {
+    if (strcmp(entry->name, name) == 0 && entry->fork == tarni_fork_count()) {
       return entry;
     }
   }
@@ -161,6 +163,7 @@ static tarn_status enter_port_locked(const port_name *name, tarni_port **port) {
   tarn_assert((*port)->table == name->table);
   entry->port = *port;
   entry->n_users = 1;
+  entry->fork = tarni_fork_count();
   memcpy(entry->name, name->text, sizeof(entry->name));
   entry->next = first_entry;
   first_entry = entry;

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The count of forks: owns one number, which only a child changes, before it has other threads. */
+#include "base/fork.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
+static _Atomic uint32_t fork_count;
+
+static void note_child(void) {
+  atomic_fetch_add_explicit(&fork_count, 1, memory_order_relaxed);
+}
+
+static void watch(void) {
+  (void)pthread_atfork(NULL, NULL, note_child);
+}
+
+uint32_t tarni_fork_count(void) {
+  (void)pthread_once(&watch_once, watch);
+  return atomic_load_explicit(&fork_count, memory_order_relaxed);
+}
