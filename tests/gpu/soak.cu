@@ -53,7 +53,6 @@ struct block {
   tarn_ptr address;
   u64 bytes;
   unsigned owner;
-  bool is_aligned;
   size_t slot;       /* it is used and freed on */
   cudaEvent_t ready; /* while it is in the exchange: its last use so far */
 };
@@ -140,7 +139,7 @@ static void release(worker &self, size_t index) {
   const held_slot on(it.slot);
   hold_sometimes(self, on.stream);
   verify(self, it, on.stream);
-  if (it.is_aligned || self.below(2) == 0) {
+  if (self.below(2) == 0) {
     CHECK(tarn_free(soak.heap, it.address, on.stream));
   } else {
     CHECK(tarn_free_sized(soak.heap, it.address, it.bytes, on.stream));
@@ -156,13 +155,14 @@ static void release_some(worker &self, int n) {
 
 /* False: there is no room. Any other failure ends the program. */
 static bool try_allocate(worker &self, u64 bytes, size_t at) {
-  block it = {0, bytes, soak.next_owner++, self.below(16) == 0, at, nullptr};
-  const u64 drawn = it.is_aligned ? MIN_BYTES << self.below(14) : MIN_BYTES; /* up to 2 MiB */
+  block it = {0, bytes, soak.next_owner++, at, nullptr};
+  const u64 drawn = self.below(16) == 0 ? MIN_BYTES << self.below(14) : MIN_BYTES; /* up to 2 MiB */
   const u64 alignment = drawn <= bytes ? drawn : MIN_BYTES;
   const held_slot on(at);
   const tarn_status status =
-      it.is_aligned ? tarn_alloc_aligned(soak.heap, bytes, alignment, on.stream, &it.address)
-                    : tarn_alloc(soak.heap, bytes, on.stream, &it.address);
+      alignment != MIN_BYTES
+          ? tarn_alloc_aligned(soak.heap, bytes, alignment, on.stream, &it.address)
+          : tarn_alloc(soak.heap, bytes, on.stream, &it.address);
   if (status == TARN_LIMIT || status == TARN_DEVICE_MEMORY) {
     if (soak.refused++ == 0) {
       std::printf("soak: the first that was refused: %s\n", tarn_last_message());
