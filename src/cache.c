@@ -99,7 +99,7 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
   cache->n_large = 0;
 }
 
-void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_final) {
+void tarni_caches_revoke_locked(tarn_heap *heap) {
   if (heap->caches == NULL) {
     return;
   }
@@ -109,14 +109,26 @@ void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_fin
   barrier_for_all();
   for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
     cache_await(cache);
+  }
+}
+
+void tarni_caches_allow_locked(tarn_heap *heap) {
+  for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    atomic_store_explicit(&cache->is_revoked, 0, memory_order_release);
+  }
+}
+
+void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_final) {
+  tarni_caches_revoke_locked(heap);
+  for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
     if (lane == 0 || cache->lane == lane) {
       tarni_cache_empty_locked(heap, cache);
       if (is_final) {
         cache->stream = TARNI_NO_STREAM;
       }
     }
-    atomic_store_explicit(&cache->is_revoked, 0, memory_order_release);
   }
+  tarni_caches_allow_locked(heap);
 }
 
 /* ---- Caches of a thread ---- */

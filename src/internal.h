@@ -146,6 +146,9 @@ void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class
 void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
 /* Empties the caches of all threads: of one lane, or of all for 0. */
 void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_final);
+/* Keeps all owners out of their caches, from here until they are allowed in again. */
+void tarni_caches_revoke_locked(tarn_heap *heap);
+void tarni_caches_allow_locked(tarn_heap *heap);
 void tarni_caches_close(tarn_heap *heap);
 
 /* The owner goes in. False: somebody else has the cache now; take heap->lock instead.

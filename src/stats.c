@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Statistics: what the caches and the heap have counted, summed when somebody asks. */
+ * Statistics: what the caches and the heap have counted, summed when somebody asks. Counters only
+ * ever rise, so two sums in a row that are the same were true at one moment in between; where
+ * threads are too busy for that they are kept out of their caches for a moment. */
+#include <string.h>
+
 #include "internal.h"
 
 typedef struct stat_sum {
@@ -36,8 +40,7 @@ static stat_sum sum_locked(const tarn_heap *heap) {
   return sum;
 }
 
-tarn_heap_stats tarni_stats_locked(const tarn_heap *heap) {
-  const stat_sum sum = sum_locked(heap);
+static tarn_heap_stats stats_of(const tarn_heap *heap, stat_sum sum) {
   const uint64_t live = sum.alloc_bytes - sum.free_bytes;
   return (tarn_heap_stats){.size = sizeof(tarn_heap_stats),
                            .live_bytes = live,
@@ -56,12 +59,30 @@ tarn_heap_stats tarni_stats_locked(const tarn_heap *heap) {
                            .waits = heap->waits};
 }
 
+tarn_heap_stats tarni_stats_locked(const tarn_heap *heap) {
+  return stats_of(heap, sum_locked(heap));
+}
+
+/* Sums that were true at one moment. */
+static stat_sum sum_exactly_locked(tarn_heap *heap) {
+  const stat_sum first = sum_locked(heap);
+  atomic_thread_fence(memory_order_seq_cst);
+  const stat_sum second = sum_locked(heap);
+  if (memcmp(&first, &second, sizeof(first)) == 0) {
+    return first;
+  }
+  tarni_caches_revoke_locked(heap);
+  const stat_sum exact = sum_locked(heap);
+  tarni_caches_allow_locked(heap);
+  return exact;
+}
+
 tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats) {
   static const tarn_heap_stats empty = {.size = sizeof(empty)};
   TARN_TRY(tarni_struct_out(stats, &empty, sizeof(empty), "tarn_heap_get_stats"));
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_get_stats"));
   tarni_lock_acquire(&heap->lock);
-  const tarn_heap_stats now = tarni_stats_locked(heap);
+  const tarn_heap_stats now = stats_of(heap, sum_exactly_locked(heap));
   tarni_lock_release(&heap->lock);
   return tarni_struct_out(stats, &now, sizeof(now), "tarn_heap_get_stats");
 }

@@ -99,7 +99,7 @@ TARN_API tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
 /* Changes the hard limit. What is held above it is trimmed where that is possible. */
 TARN_API tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes);
 
-/* Exact at a moment when no other thread is inside the heap; otherwise each is exact by itself. */
+/* Exact: as they were at one moment, whatever other threads do. */
 typedef struct tarn_heap_stats {
   size_t size;
   uint64_t live_bytes; /* blocks that callers hold, as the heap rounds them */
