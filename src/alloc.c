@@ -33,8 +33,9 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
                               tarn_ptr *block) {
   tarni_stack *stack = &cache->stacks[class_index];
   tarni_lock_acquire(&heap->lock);
-  uint32_t item = stack->n != 0 ? cache->items[stack->first + --stack->n]
-                                : small_take_locked(heap, cache, class_index);
+  const bool is_kept = stack->n != 0; /* by this cache: it was another one that was hot */
+  uint32_t item = is_kept ? cache->items[stack->first + --stack->n]
+                          : small_take_locked(heap, cache, class_index);
   tarni_lock_release(&heap->lock);
   while (item == UINT32_MAX) {
     const tarni_need need = small_need(cache, class_index);
@@ -44,8 +45,8 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
     if (extent != 0) {
       tarni_slab_make_locked(heap, extent, cache->lane, class_index);
     }
-    item =
-        small_take_locked(heap, cache, class_index); /* the search may have freed single blocks */
+    /* Without an extent, too: the search may have freed single blocks. */
+    item = small_take_locked(heap, cache, class_index);
     tarni_lock_release(&heap->lock);
     if (item == UINT32_MAX) {
       TARN_TRY(status);
@@ -53,7 +54,7 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
   }
   heap->states[item] = (uint8_t)(TARNI_SMALL_LIVE + class_index);
   tarni_count(&stack->allocs, 1);
-  tarni_count(&cache->misses, 1);
+  tarni_count(&cache->misses, !is_kept);
   *block = heap->base + ((uint64_t)item << 8);
   return TARN_OK;
 }
