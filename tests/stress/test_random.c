@@ -52,7 +52,7 @@ static bool is_wanted(const workload_random_case *c) {
   if (text != NULL) {
     return c->n_allocations <= strtoull(text, NULL, 10);
   }
-  return c->n_allocations <= 10000 && (uint64_t)c->n_allocations * c->max_mib <= 1100000;
+  return (uint64_t)c->n_allocations * c->max_mib <= 300000 && c->n_allocations <= 10000;
 }
 
 static void through_the_heap(void) {
