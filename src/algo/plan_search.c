@@ -404,8 +404,9 @@ typedef struct search_way {
 
 /* One undisturbed rotation through sorts and choices; then all at random, because no mixture is
  * best everywhere, with the choices that look at sections before the simple one. Every other
- * attempt goes the way of the last that succeeded, with other random numbers. */
-static search_way next_way(uint64_t attempt, const search_way *favourite) {
+ * attempt goes the way of the last that succeeded, with other random numbers; fewer do the longer
+ * that brings nothing. */
+static search_way next_way(uint64_t attempt, uint64_t n_misses, const search_way *favourite) {
   static const double amplitudes[] = {0.1, 0.5, 1.5};
   static const tarni_choice choices[] = {TARNI_CHOICE_FORCED, TARNI_CHOICE_TIGHTEST,
                                          TARNI_CHOICE_FORCED, TARNI_CHOICE_TIGHTEST,
@@ -417,7 +418,7 @@ static search_way next_way(uint64_t attempt, const search_way *favourite) {
     way.sort = tarni_rng_below(&rng, SEARCH_SORTS);
     way.choice = choices[tarni_rng_below(&rng, 5)];
     way.amplitude = amplitudes[tarni_rng_below(&rng, 3)];
-    if (attempt % 2 == 0) {
+    if (attempt % (2 + n_misses / 32) == 0) {
       way.sort = favourite->sort;
       way.choice = favourite->choice;
       way.amplitude = favourite->amplitude > 0.0 ? favourite->amplitude : 0.1;
@@ -432,6 +433,7 @@ typedef struct search_course {
   uint64_t nodes;      /* spent by all */
   uint64_t long_nodes; /* of those, by long attempts */
   uint64_t long_limit;
+  uint64_t n_misses; /* attempts since the last success */
   search_way favourite;
 } search_course;
 
@@ -440,7 +442,7 @@ typedef struct search_course {
 static uint64_t search_prepare(tarni_search *search, tarni_sorter *sorter, search_course *course,
                                search_way *way) {
   uint64_t target = next_target(search->run, course->attempt);
-  *way = next_way(course->attempt, &course->favourite);
+  *way = next_way(course->attempt, course->n_misses, &course->favourite);
   search->max_nodes = (300 + 2 * (uint64_t)search->count) * luby(course->attempt / SEARCH_SORTS);
   if (course->attempt > SEARCH_SORTS && course->long_nodes < course->nodes / 4) {
     const uint64_t goal = tarni_max(search->run->limits->capacity, search->run->bound);
@@ -459,9 +461,11 @@ static void search_once(tarni_search *search, tarni_sorter *sorter, search_cours
   tarni_run *run = search->run;
   search_way way;
   const uint64_t target = search_prepare(search, sorter, course, &way);
+  course->n_misses++;
   if (search_attempt(search, target)) {
     search_keep(search, offsets);
     course->favourite = way;
+    course->n_misses = 0;
   } else if (!search->has_given_up) {
     const uint64_t grain = run->scene->grain;
     run->bound = tarni_max(run->bound, target / grain * grain + grain);
