@@ -8,8 +8,10 @@
 /* ---- Misses ---- */
 
 static tarni_need small_need(const tarni_cache *cache, uint32_t class_index) {
-  return (tarni_need){
-      .lane = cache->lane, .size = tarni_slab_bytes(class_index), .alignment = TARNI_GRANULE};
+  return (tarni_need){.lane = cache->lane,
+                      .size = tarni_slab_bytes(class_index),
+                      .alignment = TARNI_GRANULE,
+                      .class_index = class_index};
 }
 
 /* A block of the class for the cache's owner, from the bins or from a new slab that is there.
@@ -61,7 +63,11 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
 
 static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size,
                               uint64_t alignment, tarn_ptr *block) {
-  const tarni_need need = {.lane = cache->lane, .zone = 1, .size = size, .alignment = alignment};
+  const tarni_need need = {.lane = cache->lane,
+                           .zone = 1,
+                           .size = size,
+                           .alignment = alignment,
+                           .class_index = TARNI_CLASS_COUNT};
   tarni_lock_acquire(&heap->lock);
   tarni_index extent = tarni_chunk_ready_locked(heap, &need);
   if (extent != 0) {

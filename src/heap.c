@@ -228,9 +228,7 @@ tarn_device *tarn_heap_device(tarn_heap *heap) {
   return heap != NULL ? (tarn_device *)heap->port : NULL;
 }
 
-/* Waits for all work of all streams, so that what they have freed is everybody's: slabs that many
- * lanes have a part of can go then. */
-static tarn_status bins_settle_grow(tarn_heap *heap) {
+tarn_status tarni_heap_settle_grow(tarn_heap *heap) {
   tarni_lock_acquire(&heap->lock);
   const uint32_t n_lanes = heap->n_lanes;
   tarni_bin(*bins)[TARNI_CLASS_COUNT] = calloc(n_lanes, sizeof(*bins));
@@ -263,7 +261,7 @@ tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   tarni_lock_release(&heap->lock);
   tarn_status status = tarni_chunk_trim_grow(heap, keep_bytes);
   if (status == TARN_OK && heap->reserved_bytes > keep_bytes) {
-    status = bins_settle_grow(heap);
+    status = tarni_heap_settle_grow(heap);
     status = status == TARN_OK ? tarni_chunk_trim_grow(heap, keep_bytes) : status;
   }
   tarni_lock_release(&heap->grow);

@@ -11,6 +11,9 @@
 /* ---- heap.c ---- */
 /* Whether there is a heap, and one of this process: else the error. For all but hits. */
 tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation);
+/* Waits for all work of all streams, so that what they have freed is everybody's: slabs that many
+ * lanes have a part of can go then. */
+tarn_status tarni_heap_settle_grow(tarn_heap *heap);
 
 /* ---- extent.c: the partition of addresses, and trees of what is free ---- */
 bool tarni_extents_open(tarn_heap *heap);
@@ -122,6 +125,9 @@ void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_inde
 uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index);
 /* Gives slabs with no live block back as free extents: those of lanes [first, end). */
 void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end);
+/* Empties a bin that was taken out of sight into a lane's. */
+void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
+                             tarni_bin *bin);
 /* Takes all bins of the first `n_lanes` lanes out of sight, and puts them back: each where it was,
  * or all of them into the common lane's once the lanes' work up to the detaching is complete. */
 void tarni_bins_detach_locked(tarn_heap *heap, uint32_t n_lanes,

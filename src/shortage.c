@@ -4,14 +4,14 @@
  * taken only if the one before did not help. Only true shortage climbs it: any other error of the
  * driver is reported as itself.
  *
- *   complete   fences that are complete by now; what waited for them is free
+ *   complete   fences that are complete by now; what waited for them is free, single blocks too
  *   collect    slabs of this lane with no live block; the thread's own cache
  *   steal      what other lanes have freed, behind a GPU-side wait (policy `always`)
  *   grow       idle chunks moved here, then new ones
  *   others     the caches of all threads, the slabs of all lanes
- *   steal      (policy `when short`), and idle chunks of other lanes
+ *   steal      (policy `when short`), and idle chunks and single blocks of other lanes
  *   trim       idle chunks that do not fit anywhere go back to the device, which may have others
- *   wait       for the oldest fence, on the host
+ *   wait       for the oldest fence, on the host, and in the end for all work of all streams
  *   ask        the owner's callback */
 #include "base/bits.h"
 #include "internal.h"
@@ -29,13 +29,20 @@ static bool is_shortage(tarn_status status) {
   return status == TARN_DEVICE_MEMORY || status == TARN_LIMIT || status == TARN_ADDRESS_SPACE;
 }
 
-/* Whether there is room by now that takes no driver call. */
+static bool has_block_locked(const tarn_heap *heap, tarni_index lane, uint32_t class_index) {
+  return class_index != TARNI_CLASS_COUNT && heap->lanes[lane].bins[class_index].n != 0;
+}
+
+/* Whether there is room by now that takes no driver call: single blocks in a bin, or an extent. */
 static bool try_ready(shortage *at) {
   tarn_heap *heap = at->heap;
+  const tarni_need *need = at->need;
   tarni_lock_acquire(&heap->lock);
-  at->extent = tarni_chunk_ready_locked(heap, at->need);
+  const bool has_block = has_block_locked(heap, need->lane, need->class_index) ||
+                         has_block_locked(heap, TARNI_LANE_COMMON, need->class_index);
+  at->extent = has_block ? 0 : tarni_chunk_ready_locked(heap, need);
   tarni_lock_release(&heap->lock);
-  return at->extent != 0;
+  return has_block || at->extent != 0;
 }
 
 /* Lanes of retired streams whose work is complete: what they hold is everybody's. */
@@ -90,6 +97,44 @@ static tarn_status try_grow(shortage *at, bool may_steal) {
   return keep_cause(at, tarni_grow(at->heap, at->need, may_steal, &at->extent));
 }
 
+/* A bin of another lane with blocks of the class, taken out of sight, and the order that they are
+ * free in. False: there is none. */
+static bool bin_detach(shortage *at, tarni_bin *bin, tarni_order *order) {
+  tarn_heap *heap = at->heap;
+  bool is_found = false;
+  tarni_lock_acquire(&heap->lock);
+  for (tarni_index i = 1; i < heap->n_lanes && !is_found; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    is_found = has_block_locked(heap, i, at->need->class_index) && !lane->is_lost;
+    if (is_found) {
+      *bin = lane->bins[at->need->class_index];
+      lane->bins[at->need->class_index] = (tarni_bin){0};
+      *order = (tarni_order){0};
+      (void)tarni_order_add(order, i, tarni_ticket_locked(heap, i));
+    }
+  }
+  tarni_lock_release(&heap->lock);
+  return is_found;
+}
+
+/* Single blocks that another lane has freed, behind a GPU-side wait. */
+static tarn_status steal_blocks(shortage *at, bool *is_stolen) {
+  tarn_heap *heap = at->heap;
+  tarni_bin bin;
+  tarni_order order;
+  *is_stolen = bin_detach(at, &bin, &order);
+  if (!*is_stolen) {
+    return TARN_OK;
+  }
+  const tarn_status status = tarni_order_wait_grow(heap, &order, at->need->lane);
+  tarni_lock_acquire(&heap->lock);
+  tarni_bin_attach_locked(heap, status == TARN_OK ? at->need->lane : order.at[0].lane,
+                          at->need->class_index, &bin);
+  tarni_lock_release(&heap->lock);
+  *is_stolen = status == TARN_OK;
+  return keep_cause(at, status);
+}
+
 /* The steps that need nothing from anybody else. */
 static tarn_status climb_alone(shortage *at) {
   const bool may_steal = at->heap->config.stealing == TARN_STEAL_ALWAYS;
@@ -136,6 +181,19 @@ static bool make_room(shortage *at, tarn_error *error) {
   return has_waited || heap->reserved_bytes < held;
 }
 
+/* Whether streams have freed anything that is not known to be complete. */
+static bool has_freed(shortage *at) {
+  tarn_heap *heap = at->heap;
+  tarni_lock_acquire(&heap->lock);
+  bool is = heap->zones[at->need->zone].trees[1 + heap->max_lanes] != 0;
+  for (tarni_index i = 1; i < heap->n_lanes && !is; i++) {
+    is = i != at->need->lane && (heap->zones[at->need->zone].trees[1 + i] != 0 ||
+                                 has_block_locked(heap, i, at->need->class_index));
+  }
+  tarni_lock_release(&heap->lock);
+  return is;
+}
+
 /* The steps under true shortage. */
 static tarn_status climb_together(shortage *at, tarn_status status) {
   tarn_heap *heap = at->heap;
@@ -151,9 +209,18 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
     }
   }
   status = try_grow(at, may_steal);
+  if (is_shortage(status) && may_steal) {
+    bool is_stolen;
+    TARN_TRY(steal_blocks(at, &is_stolen));
+    status = is_stolen ? TARN_OK : status;
+  }
   tarn_error error = {.size = sizeof(error)};
   while (is_shortage(status) && make_room(at, &error)) {
     collect_all(at);
+    status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
+  }
+  if (is_shortage(status) && error.status == TARN_OK && has_freed(at)) {
+    TARN_TRY(tarni_heap_settle_grow(heap));
     status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
   }
   return is_shortage(status) && error.status != TARN_OK ? tarni_fail_again(&error) : status;
@@ -170,6 +237,11 @@ static uint64_t largest_free_locked(const tarn_heap *heap) {
   return largest;
 }
 
+/* What the caller gets for its request: a small one does not get all of what is needed for it. */
+static uint64_t block_bytes(const tarni_need *need) {
+  return need->class_index != TARNI_CLASS_COUNT ? tarni_class_size(need->class_index) : need->size;
+}
+
 /* The error with all the numbers. The driver's own code is kept from the error before it. */
 static tarn_status shortage_fail(const shortage *at, tarn_status status) {
   tarn_heap *heap = at->heap;
@@ -179,8 +251,9 @@ static tarn_status shortage_fail(const shortage *at, tarn_status status) {
   tarni_lock_acquire(&heap->lock);
   const uint64_t largest = largest_free_locked(heap);
   tarni_lock_release(&heap->lock);
+  const uint64_t bytes = block_bytes(at->need);
   const tarni_facts facts = {.device = heap->port->device.name,
-                             .requested_bytes = at->need->size,
+                             .requested_bytes = bytes,
                              .available_bytes = largest,
                              .driver_code = cause->driver_code,
                              .driver_name = cause->driver_name};
@@ -188,7 +261,7 @@ static tarn_status shortage_fail(const shortage *at, tarn_status status) {
                     "Free blocks, trim other heaps, or raise the limit.",
                     "no room for %llu bytes: live %llu, cached %llu, pending %llu, held %llu of "
                     "at most %llu, largest free %llu%s%s",
-                    (unsigned long long)at->need->size, (unsigned long long)stats.live_bytes,
+                    (unsigned long long)bytes, (unsigned long long)stats.live_bytes,
                     (unsigned long long)stats.cached_bytes, (unsigned long long)stats.pending_bytes,
                     (unsigned long long)stats.reserved_bytes, (unsigned long long)stats.limit_bytes,
                     (unsigned long long)largest,
@@ -234,7 +307,7 @@ tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tar
     status = climb(&at);
     tarni_lock_release(&heap->grow);
     if (!is_shortage(status) || heap->config.on_shortage == NULL ||
-        !heap->config.on_shortage(heap, need->size, heap->config.on_shortage_user)) {
+        !heap->config.on_shortage(heap, block_bytes(need), heap->config.on_shortage_user)) {
       break;
     }
   }

@@ -171,6 +171,13 @@ static void bin_splice(tarn_heap *heap, tarni_index lane, uint32_t class_index) 
   }
 }
 
+void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
+                             tarni_bin *bin) {
+  for (uint32_t item = bin_pop(heap, bin); item != UINT32_MAX; item = bin_pop(heap, bin)) {
+    tarni_bin_put_locked(heap, lane, class_index, item);
+  }
+}
+
 void tarni_bins_detach_locked(tarn_heap *heap, uint32_t n_lanes,
                               tarni_bin (*bins)[TARNI_CLASS_COUNT]) {
   for (tarni_index lane = 0; lane < n_lanes; lane++) {
@@ -184,10 +191,7 @@ void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
   for (tarni_index lane = 0; lane < n_lanes; lane++) {
     const tarni_index to = are_complete ? TARNI_LANE_COMMON : lane;
     for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
-      tarni_bin *bin = &bins[lane][class_index];
-      for (uint32_t item = bin_pop(heap, bin); item != UINT32_MAX; item = bin_pop(heap, bin)) {
-        tarni_bin_put_locked(heap, to, class_index, item);
-      }
+      tarni_bin_attach_locked(heap, to, class_index, &bins[lane][class_index]);
     }
   }
 }

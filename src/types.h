@@ -105,8 +105,9 @@ typedef struct tarni_phys {
 typedef struct tarni_need {
   tarni_index lane;
   uint32_t zone;
-  uint64_t size;      /* a multiple of the granule */
-  uint64_t alignment; /* a power of two, the granule or more */
+  uint64_t size;        /* a multiple of the granule */
+  uint64_t alignment;   /* a power of two, the granule or more */
+  uint32_t class_index; /* TARNI_CLASS_COUNT for a large block */
 } tarni_need;
 
 /* ---- Lanes ---- */
