@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Limits, reserving, trimming and shortage: what the heap holds, what it gives back, and what it
+ * says when there is not enough. */
+#include <string.h>
+
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { KIB = 1 << 10, MIB = 1 << 20, MAX_BLOCKS = 64 };
+
+/* Allocates until the heap refuses; returns how many blocks there are. */
+static int fill(rig *r, uint64_t bytes, tarn_status refusal, rig_block blocks[MAX_BLOCKS]) {
+  for (int n = 0; n < MAX_BLOCKS; n++) {
+    const tarn_status status = rig_alloc(r, bytes, r->streams[0], &blocks[n]);
+    if (status != TARN_OK) {
+      CHECK_STATUS(status, refusal);
+      return n;
+    }
+  }
+  return MAX_BLOCKS;
+}
+
+static void empty(rig *r, rig_block *blocks, int n) {
+  for (int i = 0; i < n; i++) {
+    CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
+  }
+}
+
+/* ---- Limits ---- */
+
+static void limit_with_the_numbers(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 9 * MIB};
+  rig r;
+  rig_block blocks[MAX_BLOCKS];
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  const int n = fill(&r, 2 * MIB, TARN_LIMIT, blocks);
+  CHECK_EQ(n, 4);
+  tarn_error error = {.size = sizeof(error)};
+  CHECK_EQ(tarn_last_error(&error), TARN_LIMIT);
+  CHECK_EQ(error.requested_bytes, 2 * MIB);
+  CHECK_EQ(error.driver_code, 0);
+  CHECK_TEXT(error.device, "sim:64M");
+  CHECK_HAS(error.message, "no room for 2097152 bytes");
+  CHECK_HAS(error.message, "live 8388608");
+  CHECK_HAS(error.message, "cached 0");
+  CHECK_HAS(error.message, "pending 0");
+  CHECK_HAS(error.message, "held 8388608 of at most 9437184");
+  CHECK_HAS(error.message, "raise the limit");
+  CHECK(rig_stats(&r).reserved_bytes <= 9 * MIB);
+  CHECK(rig_is_sound(&r));
+  empty(&r, blocks, n);
+  CHECK_EQ(fill(&r, 2 * MIB, TARN_LIMIT, blocks), 4); /* a refusal costs nothing */
+  empty(&r, blocks, 4);
+  rig_close(&r);
+}
+
+static void device_that_is_full(void) {
+  rig r;
+  rig_block blocks[MAX_BLOCKS];
+  REQUIRE(rig_open(&r, "sim:16M", NULL, 1));
+  const int n = fill(&r, 2 * MIB, TARN_DEVICE_MEMORY, blocks);
+  CHECK_EQ(n, 8);
+  CHECK_HAS(tarn_last_message(), "held 16777216 of at most 16777216");
+  empty(&r, blocks, n);
+  rig_close(&r);
+}
+
+/* Another heap has the memory: the driver's own word is in the error. */
+static void device_that_others_fill(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:16M", NULL, 1));
+  const tarn_heap_config config = {.size = sizeof(config), .device = "sim:16M"};
+  tarn_heap *other;
+  REQUIRE_OK(tarn_heap_create(&config, &other));
+  CHECK_OK(tarn_heap_reserve(other, 12 * MIB));
+  tarn_ptr block = 1;
+  CHECK_STATUS(tarn_alloc(r.heap, 6 * MIB, r.streams[0], &block), TARN_DEVICE_MEMORY);
+  CHECK_EQ(block, 0);
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  CHECK_EQ(error.driver_code, 2);
+  CHECK_TEXT(error.driver_name, "CUDA_ERROR_OUT_OF_MEMORY");
+  CHECK_HAS(error.message, "the driver said CUDA_ERROR_OUT_OF_MEMORY");
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  CHECK_OK(tarn_heap_trim(other, 0));
+  CHECK_OK(tarn_alloc(r.heap, 6 * MIB, r.streams[0], &block));
+  CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  CHECK_OK(tarn_heap_destroy(other, NULL));
+  rig_close(&r);
+}
+
+static void limit_raised_and_lowered(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 4 * MIB};
+  rig r;
+  rig_block blocks[MAX_BLOCKS], more[MAX_BLOCKS];
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  CHECK_EQ(fill(&r, 2 * MIB, TARN_LIMIT, blocks), 2);
+  CHECK_OK(tarn_heap_set_limit(r.heap, 10 * MIB));
+  CHECK_EQ(rig_stats(&r).limit_bytes, 10 * MIB);
+  CHECK_EQ(fill(&r, 2 * MIB, TARN_LIMIT, more), 3);
+  /* Below what is live: nothing is taken away, and nothing more is given. */
+  CHECK_OK(tarn_heap_set_limit(r.heap, 3 * MIB));
+  CHECK_EQ(rig_stats(&r).live_bytes, 10 * MIB);
+  CHECK_EQ(rig_stats(&r).limit_bytes, 3 * MIB);
+  rig_block none;
+  CHECK_STATUS(rig_alloc(&r, 2 * MIB, r.streams[0], &none), TARN_LIMIT);
+  CHECK_STATUS(rig_alloc(&r, 100, r.streams[0], &none), TARN_LIMIT);
+  CHECK(rig_is_sound(&r));
+  /* What is held and free may still be used: the limit is on what is held. */
+  CHECK_OK(rig_free(&r, &more[0], r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 2 * MIB, r.streams[0], &more[0]));
+  empty(&r, more, 3);
+  CHECK_OK(tarn_heap_set_limit(r.heap, 3 * MIB)); /* now it can be trimmed to what is live */
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 4 * MIB);
+  empty(&r, blocks, 2);
+  CHECK_OK(tarn_heap_set_limit(r.heap, 3 * MIB));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 2 * MIB);
+  CHECK_OK(tarn_heap_set_limit(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).limit_bytes, 64 * MIB);
+  CHECK_OK(tarn_heap_set_limit(r.heap, UINT64_MAX));
+  CHECK_EQ(fill(&r, 10 * MIB, TARN_DEVICE_MEMORY, blocks), 6);
+  empty(&r, blocks, 6);
+  rig_close(&r);
+}
+
+static void limit_too_small_for_anything(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 1};
+  rig r;
+  rig_block none;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  CHECK_STATUS(rig_alloc(&r, 1, r.streams[0], &none), TARN_LIMIT);
+  CHECK_STATUS(rig_alloc(&r, 2 * MIB, r.streams[0], &none), TARN_LIMIT);
+  CHECK_STATUS(tarn_heap_reserve(r.heap, 2), TARN_LIMIT);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  rig_close(&r);
+}
+
+/* ---- Reserving ---- */
+
+static uint64_t calls_but_ids(const rig *r) {
+  tarn_call_counts counts = {.size = sizeof(counts)};
+  CHECK_OK(tarn_device_get_calls(r->device, &counts));
+  return rig_calls(r) - counts.calls[TARN_CALL_STREAM_ID];
+}
+
+static void reserved_memory_costs_no_call(void) {
+  rig r;
+  rig_block blocks[MAX_BLOCKS];
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 2));
+  CHECK_OK(tarn_heap_reserve(r.heap, 33 * MIB));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 34 * MIB);
+  CHECK_EQ(rig_stats(&r).free_bytes, 34 * MIB);
+  CHECK_OK(tarn_heap_reserve(r.heap, 20 * MIB)); /* it is there */
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 34 * MIB);
+  const uint64_t before = calls_but_ids(&r);
+  for (int i = 0; i < 8; i++) {
+    CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[i % 2], &blocks[i]));
+  }
+  CHECK_EQ(calls_but_ids(&r), before);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 34 * MIB);
+  for (int i = 0; i < 8; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[i % 2]));
+  }
+  rig_close(&r);
+}
+
+static void reserving_too_much(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_STATUS(tarn_heap_reserve(r.heap, 65 * MIB), TARN_LIMIT);
+  CHECK_HAS(tarn_last_message(), "68157440 bytes are more than the heap's limit of 67108864");
+  CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX), TARN_LIMIT);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  CHECK_OK(tarn_heap_reserve(r.heap, 0));
+  CHECK_OK(tarn_heap_reserve(r.heap, 64 * MIB));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 64 * MIB);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* ---- Trimming ---- */
+
+static void trimming_to(void) {
+  rig r;
+  rig_block blocks[MAX_BLOCKS];
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  const int n = fill(&r, 4 * MIB, TARN_DEVICE_MEMORY, blocks);
+  CHECK_EQ(n, 16);
+  empty(&r, blocks + 4, n - 4);
+  CHECK_OK(tarn_heap_trim(r.heap, 64 * MIB)); /* nothing to do */
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 64 * MIB);
+  CHECK_OK(tarn_heap_trim(r.heap, 40 * MIB));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 40 * MIB);
+  CHECK_OK(tarn_heap_trim(r.heap, 39 * MIB)); /* at most */
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 38 * MIB);
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 16 * MIB);
+  CHECK_EQ(rig_state(&r).created_bytes, 16 * MIB);
+  CHECK(rig_is_sound(&r));
+  empty(&r, blocks, 4);
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  CHECK_EQ(fill(&r, 4 * MIB, TARN_DEVICE_MEMORY, blocks), 16); /* and all of it comes back */
+  empty(&r, blocks, 16);
+  rig_close(&r);
+}
+
+/* Small blocks hold their slab, and it its chunk, until the last one is free. */
+static void trimming_small_blocks(void) {
+  rig r;
+  rig_block blocks[MAX_BLOCKS];
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 3));
+  for (int i = 0; i < 60; i++) {
+    CHECK_OK(rig_alloc(&r, (uint64_t)(1 + i % 6) * 700, r.streams[i % 3], &blocks[i]));
+  }
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).live_blocks, 60);
+  for (int i = 1; i < 60; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[i % 3]));
+  }
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 2 * MIB);
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  CHECK_EQ(rig_state(&r).created_bytes, 0);
+  rig_close(&r);
+}
+
+/* ---- The callback ---- */
+
+typedef struct helper {
+  rig *rig;
+  rig_block blocks[MAX_BLOCKS];
+  int n_blocks;
+  int n_calls;
+  int n_yes; /* how often it says: try again */
+  bool raises;
+  uint64_t bytes;
+  tarn_heap *heap;
+} helper;
+
+static bool help(tarn_heap *heap, uint64_t bytes, void *user) {
+  helper *h = user;
+  h->n_calls++;
+  h->heap = heap;
+  h->bytes = bytes;
+  if (h->n_calls > h->n_yes) {
+    return false;
+  }
+  if (h->raises) {
+    CHECK_OK(tarn_heap_set_limit(heap, 12 * MIB));
+  } else if (h->n_blocks != 0) {
+    CHECK_OK(rig_free(h->rig, &h->blocks[--h->n_blocks], h->rig->streams[0]));
+  }
+  return true;
+}
+
+static bool open_with_helper(rig *r, helper *h, tarn_stealing stealing) {
+  *h = (helper){.rig = r};
+  const tarn_heap_config config = {.size = sizeof(config),
+                                   .limit_bytes = 8 * MIB,
+                                   .stealing = stealing,
+                                   .on_shortage = help,
+                                   .on_shortage_user = h};
+  if (!rig_open(r, "sim:64M", &config, 2)) {
+    return false;
+  }
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(rig_alloc(r, 2 * MIB, r->streams[0], &h->blocks[h->n_blocks++]));
+  }
+  CHECK_EQ(h->n_calls, 0);
+  return true;
+}
+
+static void callback_that_refuses(void) {
+  rig r;
+  helper h;
+  rig_block none;
+  REQUIRE(open_with_helper(&r, &h, TARN_STEAL_WHEN_SHORT));
+  CHECK_STATUS(rig_alloc(&r, 2 * MIB, r.streams[0], &none), TARN_LIMIT);
+  CHECK_EQ(h.n_calls, 1);
+  CHECK_EQ(h.bytes, 2 * MIB);
+  CHECK(h.heap == r.heap);
+  CHECK_STATUS(rig_alloc(&r, 100 * MIB, r.streams[0], &none), TARN_LIMIT);
+  CHECK_EQ(h.n_calls, 2);
+  empty(&r, h.blocks, h.n_blocks);
+  rig_close(&r);
+}
+
+static void callback_that_helps(void) {
+  rig r;
+  helper h;
+  rig_block block;
+  REQUIRE(open_with_helper(&r, &h, TARN_STEAL_WHEN_SHORT));
+  h.n_yes = 10;
+  CHECK_OK(rig_alloc(&r, 5 * MIB, r.streams[1], &block)); /* three blocks have to go */
+  CHECK_EQ(h.n_calls, 3);
+  CHECK_EQ(h.n_blocks, 1);
+  CHECK_OK(rig_free(&r, &block, r.streams[1]));
+  empty(&r, h.blocks, h.n_blocks);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static void callback_that_helps_small_blocks(void) {
+  rig r;
+  helper h;
+  rig_block block;
+  REQUIRE(open_with_helper(&r, &h, TARN_STEAL_NEVER));
+  h.n_yes = 10;
+  CHECK_OK(rig_alloc(&r, 100, r.streams[0], &block));
+  CHECK_EQ(h.n_calls, 1);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  empty(&r, h.blocks, h.n_blocks);
+  rig_close(&r);
+}
+
+static void callback_that_raises_the_limit(void) {
+  rig r;
+  helper h;
+  rig_block block;
+  REQUIRE(open_with_helper(&r, &h, TARN_STEAL_WHEN_SHORT));
+  h.n_yes = 1;
+  h.raises = true;
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &block));
+  CHECK_EQ(h.n_calls, 1);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  empty(&r, h.blocks, h.n_blocks);
+  rig_close(&r);
+}
+
+/* ---- What is free is found ---- */
+
+/* Every way in which memory can be free while an allocation on another stream needs it. */
+static void all_that_is_free_is_used(void) {
+  static const tarn_stealing policies[] = {TARN_STEAL_WHEN_SHORT, TARN_STEAL_NEVER,
+                                           TARN_STEAL_ALWAYS};
+  static const uint64_t sizes[] = {200, 5000, 60 << 10, 300 << 10, MIB, 3 * MIB, 8 * MIB};
+  for (unsigned policy = 0; policy < 3; policy++) {
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+      const tarn_heap_config config = {
+          .size = sizeof(config), .limit_bytes = 8 * MIB, .stealing = policies[policy]};
+      rig r;
+      rig_block blocks[MAX_BLOCKS], block;
+      REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 2));
+      for (int round = 0; round < 3; round++) {
+        const int n = fill(&r, sizes[i], TARN_LIMIT, blocks);
+        CHECK(n > 0);
+        empty(&r, blocks, n);
+        for (unsigned j = 0; j < sizeof(sizes) / sizeof(sizes[0]); j++) {
+          CHECK_OK(rig_alloc(&r, sizes[j], r.streams[1], &block));
+          CHECK_OK(rig_free(&r, &block, r.streams[1]));
+        }
+      }
+      CHECK(rig_is_sound(&r));
+      rig_close(&r);
+    }
+  }
+}
+
+/* One free block among live ones: only its own class can have it. */
+static void last_block_of_a_full_heap(void) {
+  static const tarn_stealing policies[] = {TARN_STEAL_WHEN_SHORT, TARN_STEAL_NEVER,
+                                           TARN_STEAL_ALWAYS};
+  for (unsigned policy = 0; policy < 3; policy++) {
+    for (int is_used = 0; is_used < 2; is_used++) {
+      const tarn_heap_config config = {
+          .size = sizeof(config), .limit_bytes = 2 * MIB, .stealing = policies[policy]};
+      rig r;
+      rig_block blocks[MAX_BLOCKS], block;
+      REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 3));
+      const int n = fill(&r, 64 << 10, TARN_LIMIT, blocks);
+      CHECK_EQ(n, 32);
+      if (is_used) {
+        CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+        CHECK_OK(tarn_use(r.heap, blocks[5].address, r.streams[1]));
+        rig_touch(&r, &blocks[5], r.streams[1], false);
+      }
+      CHECK_OK(rig_free(&r, &blocks[5], r.streams[0]));
+      for (int stream = 0; stream < 3; stream++) {
+        if (CHECK_OK(rig_alloc(&r, 64 << 10, r.streams[stream], &block))) {
+          CHECK_OK(rig_free(&r, &block, r.streams[stream]));
+        }
+      }
+      for (int i = 0; i < n; i++) {
+        if (i != 5) {
+          CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+        }
+      }
+      CHECK(rig_is_sound(&r));
+      rig_close(&r);
+    }
+  }
+}
+
+static const test_case cases[] = {
+    {"a limit, with the numbers", limit_with_the_numbers},
+    {"a device that is full", device_that_is_full},
+    {"a device that others fill", device_that_others_fill},
+    {"a limit raised and lowered", limit_raised_and_lowered},
+    {"a limit too small for anything", limit_too_small_for_anything},
+    {"reserved memory costs no driver call", reserved_memory_costs_no_call},
+    {"reserving too much", reserving_too_much},
+    {"trimming to a size", trimming_to},
+    {"trimming small blocks", trimming_small_blocks},
+    {"a callback that refuses", callback_that_refuses},
+    {"a callback that helps", callback_that_helps},
+    {"a callback that helps small blocks", callback_that_helps_small_blocks},
+    {"a callback that raises the limit", callback_that_raises_the_limit},
+    {"all that is free is used", all_that_is_free_is_used},
+    {"the last block of a full heap", last_block_of_a_full_heap},
+};
+
+TEST_MAIN(cases)
