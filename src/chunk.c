@@ -232,10 +232,15 @@ tarni_index tarni_chunk_isolate_locked(tarn_heap *heap, const tarni_phys *chunk)
     }
     if (whole == 0) {
       whole = index;
+      tarni_extent_at(heap, whole)->order = (tarni_order){0};
     } else {
-      (void)tarni_order_unite_open_locked(heap, &tarni_extent_at(heap, whole)->order, &order);
       tarni_extent_append_locked(heap, whole, index);
     }
+    /* Only what is open, as tarni_chunk_may_leave_locked has counted it: so there is room. */
+    const bool has_room =
+        tarni_order_unite_open_locked(heap, &tarni_extent_at(heap, whole)->order, &order);
+    tarn_assert(has_room);
+    (void)has_room;
     at = stop;
   }
   return whole;
