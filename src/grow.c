@@ -398,6 +398,17 @@ static void chunk_settle_locked(tarn_heap *heap, const plan_chunk *planned) {
   }
 }
 
+/* Whether nothing uses any of the memory that the window is made of: what is left over of it is
+ * everybody's then. */
+static bool plan_is_complete_locked(const tarn_heap *heap, const grow_plan *plan) {
+  bool is = tarni_order_is_complete_locked(heap, &plan->waits);
+  for (uint32_t i = 0; i < plan->n_pieces && is; i++) {
+    is = plan->pieces[i].kind == TARNI_EXTENT_VOID ||
+         tarni_order_is_complete_locked(heap, &plan->pieces[i].order);
+  }
+  return is;
+}
+
 /* The plan has worked: chunks are where they are, and the window is one BUSY extent. */
 static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
@@ -412,7 +423,9 @@ static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
   /* The lane's stream has waited for all of it, so its own next ticket stands for all of it. */
   tarni_extent *extent = tarni_extent_at(heap, whole);
   extent->order = (tarni_order){0};
-  (void)tarni_order_add(&extent->order, plan->lane, tarni_ticket_locked(heap, plan->lane));
+  if (!plan_is_complete_locked(heap, plan)) {
+    (void)tarni_order_add(&extent->order, plan->lane, tarni_ticket_locked(heap, plan->lane));
+  }
   extent->tree = tarni_tree_of(heap, &extent->order);
   return whole;
 }
