@@ -165,6 +165,7 @@ tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
   tarni_cache *cache = tarni_hot_cache;
   if (TARNI_LIKELY(cache != NULL &&
                    atomic_load_explicit(&cache->heap, memory_order_relaxed) == heap)) {
+    tarn_assert(heap != NULL && "a cache has a heap, or TARNI_NO_HEAP");
     const uint64_t offset = block - heap->base;
     if (TARNI_LIKELY(offset < heap->small_end && offset % TARNI_ALIGNMENT == 0)) {
       const uint32_t class_index = (uint32_t)heap->states[offset >> 8] - TARNI_SMALL_LIVE;

@@ -462,16 +462,21 @@ tarn_status tarni_lanes_finish_grow(tarn_heap *heap) {
   return TARN_OK;
 }
 
+static tarn_status lane_fences_close(tarn_heap *heap, tarni_lane *lane) {
+  for (uint32_t i = 0; i < TARNI_FENCES; i++) {
+    tarni_fence *fence = &lane->fences[i];
+    if (fence->event != NULL) {
+      TARN_TRY(tarni_port_event_destroy(heap->port, fence->event));
+    }
+    *fence = (tarni_fence){0};
+  }
+  lane->n_fences = 0;
+  return TARN_OK;
+}
+
 tarn_status tarni_fences_close(tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    for (uint32_t j = 0; j < TARNI_FENCES; j++) {
-      tarni_fence *fence = &heap->lanes[i].fences[j];
-      if (fence->event != NULL) {
-        TARN_TRY(tarni_port_event_destroy(heap->port, fence->event));
-      }
-      *fence = (tarni_fence){0};
-    }
-    heap->lanes[i].n_fences = 0;
+    TARN_TRY(lane_fences_close(heap, &heap->lanes[i]));
   }
   return TARN_OK;
 }

@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include "base/check.h"
+
 typedef struct tarni_rng {
   uint64_t state;
 } tarni_rng;
@@ -19,6 +21,7 @@ static inline uint64_t tarni_rng_next(tarni_rng *rng) {
 
 /* A number below `bound`. pre: bound is not 0. The bias is below 2^-32 for bounds below 2^32. */
 static inline uint64_t tarni_rng_below(tarni_rng *rng, uint64_t bound) {
+  tarn_assert(bound != 0);
   return tarni_rng_next(rng) % bound;
 }
 
