@@ -91,43 +91,64 @@ static void release(const churn *c, const churn_block *block) {
   CHECK_OK(tarn_free(c->heap, block->address, c->streams[block->stream]));
 }
 
+/* What one thread holds. */
+typedef struct churn_hand {
+  churn_thread *self;
+  const churn *churn;
+  tarni_rng rng;
+  churn_block live[MAX_LIVE];
+  int n;
+} churn_hand;
+
+static void step_allocate(churn_hand *hand, uint64_t number) {
+  const churn *c = hand->churn;
+  const int stream = c->shares_streams ? (int)tarni_rng_below(&hand->rng, (uint64_t)c->n_streams)
+                                       : hand->self->number % c->n_streams;
+  const uint64_t owner = ((uint64_t)hand->self->number << 48) + number + 1;
+  if (allocate(c, &hand->rng, owner, stream, &hand->live[hand->n])) {
+    hand->n++;
+    return;
+  }
+  hand->self->n_failed++;
+  while (hand->n > MAX_LIVE / 4) {
+    release(c, &hand->live[--hand->n]);
+  }
+}
+
+static void step(churn_hand *hand, uint64_t number) {
+  const uint64_t dice = tarni_rng_below(&hand->rng, 100);
+  if (hand->n < MAX_LIVE && (hand->n == 0 || dice < 50)) {
+    step_allocate(hand, number);
+    return;
+  }
+  const uint64_t at = tarni_rng_below(&hand->rng, (uint64_t)hand->n);
+  churn_block *block = &hand->live[at];
+  if (dice < 55) {
+    share(hand->churn, &hand->rng, block);
+  } else if (dice >= 65) {
+    release(hand->churn, block);
+    *block = hand->live[--hand->n];
+  } else if (block->second < 0) {
+    touch(hand->churn, block, block->stream);
+  }
+}
+
 static void *run_thread(void *user) {
   churn_thread *self = user;
-  const churn *c = self->churn;
-  tarni_rng rng = {.state = (uint64_t)self->number * 7919 + 1};
-  churn_block *live = calloc(MAX_LIVE, sizeof(*live));
-  int n = 0;
-  for (uint64_t i = 0; i < c->n_operations && !test_case_failed(); i++) {
-    const uint64_t dice = tarni_rng_below(&rng, 100);
-    const int stream = c->shares_streams ? (int)tarni_rng_below(&rng, (uint64_t)c->n_streams)
-                                         : self->number % c->n_streams;
-    if (n < MAX_LIVE && (n == 0 || dice < 50)) {
-      const uint64_t owner = ((uint64_t)self->number << 48) + i + 1;
-      if (allocate(c, &rng, owner, stream, &live[n])) {
-        n++;
-      } else {
-        self->n_failed++;
-        while (n > MAX_LIVE / 4) {
-          release(c, &live[--n]);
-        }
-      }
-    } else if (dice < 55) {
-      share(c, &rng, &live[tarni_rng_below(&rng, (uint64_t)n)]);
-    } else if (dice < 65) {
-      churn_block *block = &live[tarni_rng_below(&rng, (uint64_t)n)];
-      if (block->second < 0) {
-        touch(c, block, block->stream);
-      }
-    } else {
-      const uint64_t at = tarni_rng_below(&rng, (uint64_t)n);
-      release(c, &live[at]);
-      live[at] = live[--n];
-    }
+  churn_hand *hand = calloc(1, sizeof(*hand));
+  if (!CHECK(hand != NULL)) {
+    return NULL;
   }
-  while (n != 0) {
-    release(c, &live[--n]);
+  hand->self = self;
+  hand->churn = self->churn;
+  hand->rng.state = (uint64_t)self->number * 7919 + 1;
+  for (uint64_t i = 0; i < self->churn->n_operations && !test_case_failed(); i++) {
+    step(hand, i);
   }
-  free(live);
+  while (hand->n != 0) {
+    release(self->churn, &hand->live[--hand->n]);
+  }
+  free(hand);
   return NULL;
 }
 
@@ -143,25 +164,19 @@ static void note_finding(const tarn_sim_finding *finding, void *user) {
   }
 }
 
-static void run(const char *device, int n_threads, int n_streams, uint64_t n_operations,
-                uint64_t max_bytes, tarn_stealing stealing, bool shares_streams) {
-  const tarn_heap_config config = {.size = sizeof(config), .device = device, .stealing = stealing};
-  churn c = {.n_streams = n_streams,
-             .n_operations = scale(n_operations) / (uint64_t)n_threads,
-             .max_bytes = max_bytes,
-             .shares_streams = shares_streams};
-  int n_findings = 0;
-  tarn_device *device_held;
-  REQUIRE_OK(tarn_device_open(device, &device_held));
-  CHECK_OK(tarn_sim_set_on_finding(device_held, note_finding, &n_findings));
-  REQUIRE_OK(tarn_heap_create(&config, &c.heap));
-  c.device = tarn_heap_device(c.heap);
-  for (int i = 0; i < n_streams; i++) {
-    REQUIRE_OK(tarn_stream_create(c.device, &c.streams[i]));
-  }
+/* One churn: on which device, by how many, and how. */
+typedef struct churn_setup {
+  const char *device;
+  int n_threads, n_streams;
+  uint64_t n_operations, max_bytes;
+  tarn_stealing stealing;
+  bool shares_streams;
+} churn_setup;
+
+static uint64_t run_threads(churn *c, int n_threads) {
   churn_thread threads[MAX_THREADS] = {{0}};
   for (int i = 0; i < n_threads; i++) {
-    threads[i] = (churn_thread){.churn = &c, .number = i};
+    threads[i] = (churn_thread){.churn = c, .number = i};
     CHECK_EQ(pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]), 0);
   }
   uint64_t n_failed = 0;
@@ -169,9 +184,14 @@ static void run(const char *device, int n_threads, int n_streams, uint64_t n_ope
     CHECK_EQ(pthread_join(threads[i].thread, NULL), 0);
     n_failed += threads[i].n_failed;
   }
-  CHECK_OK(tarn_heap_check(c.heap));
+  return n_failed;
+}
+
+/* All blocks are freed: the counters say so, and all memory can go. */
+static void check_empty(const churn *c, const char *device, uint64_t n_failed) {
   tarn_heap_stats stats = {.size = sizeof(stats)};
-  CHECK_OK(tarn_heap_get_stats(c.heap, &stats));
+  CHECK_OK(tarn_heap_check(c->heap));
+  CHECK_OK(tarn_heap_get_stats(c->heap, &stats));
   CHECK_EQ(stats.live_bytes, 0);
   CHECK_EQ(stats.quarantined_bytes, 0);
   test_note(
@@ -179,11 +199,31 @@ static void run(const char *device, int n_threads, int n_streams, uint64_t n_ope
       device, (unsigned long long)stats.allocations, (unsigned long long)stats.misses,
       (unsigned long long)stats.moved_chunks, (unsigned long long)stats.waits,
       (unsigned long long)n_failed, (unsigned long long)(stats.reserved_peak_bytes >> 20));
-  CHECK_OK(tarn_heap_trim(c.heap, 0));
-  CHECK_OK(tarn_heap_get_stats(c.heap, &stats));
+  CHECK_OK(tarn_heap_trim(c->heap, 0));
+  CHECK_OK(tarn_heap_get_stats(c->heap, &stats));
   CHECK_EQ(stats.reserved_bytes, 0);
-  CHECK_OK(tarn_heap_check(c.heap));
-  for (int i = 0; i < n_streams; i++) {
+  CHECK_OK(tarn_heap_check(c->heap));
+}
+
+static void run(const churn_setup *setup) {
+  const tarn_heap_config config = {
+      .size = sizeof(config), .device = setup->device, .stealing = setup->stealing};
+  churn c = {.n_streams = setup->n_streams,
+             .n_operations = scale(setup->n_operations) / (uint64_t)setup->n_threads,
+             .max_bytes = setup->max_bytes,
+             .shares_streams = setup->shares_streams};
+  int n_findings = 0;
+  tarn_device *device_held;
+  REQUIRE_OK(tarn_device_open(setup->device, &device_held));
+  CHECK_OK(tarn_sim_set_on_finding(device_held, note_finding, &n_findings));
+  REQUIRE_OK(tarn_heap_create(&config, &c.heap));
+  c.device = tarn_heap_device(c.heap);
+  for (int i = 0; i < setup->n_streams; i++) {
+    REQUIRE_OK(tarn_stream_create(c.device, &c.streams[i]));
+  }
+  const uint64_t n_failed = run_threads(&c, setup->n_threads);
+  check_empty(&c, setup->device, n_failed);
+  for (int i = 0; i < setup->n_streams; i++) {
     CHECK_OK(tarn_stream_retire(c.heap, c.streams[i]));
     CHECK_OK(tarn_stream_destroy(c.device, c.streams[i]));
   }
@@ -194,30 +234,52 @@ static void run(const char *device, int n_threads, int n_streams, uint64_t n_ope
   CHECK_EQ(n_findings, 0);
 }
 
+static void run_all(const churn_setup *setups, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    run(&setups[i]);
+  }
+}
+
+#define RUN_ALL(setups) run_all(setups, sizeof(setups) / sizeof((setups)[0]))
+
 static void one_thread_one_stream(void) {
-  run("sim:1G,seed=11", 1, 1, 100000, 8 << 20, TARN_STEAL_WHEN_SHORT, false);
+  static const churn_setup setups[] = {
+      {"sim:1G,seed=11", 1, 1, 100000, 8 << 20, TARN_STEAL_WHEN_SHORT, false}};
+  RUN_ALL(setups);
 }
 
 static void one_thread_many_streams(void) {
-  run("sim:1G,seed=12", 1, 4, 100000, 8 << 20, TARN_STEAL_WHEN_SHORT, true);
-  run("sim:1G,seed=13", 1, 4, 100000, 8 << 20, TARN_STEAL_ALWAYS, true);
-  run("sim:1G,seed=14", 1, 4, 100000, 8 << 20, TARN_STEAL_NEVER, true);
+  static const churn_setup setups[] = {
+      {"sim:1G,seed=12", 1, 4, 100000, 8 << 20, TARN_STEAL_WHEN_SHORT, true},
+      {"sim:1G,seed=13", 1, 4, 100000, 8 << 20, TARN_STEAL_ALWAYS, true},
+      {"sim:1G,seed=14", 1, 4, 100000, 8 << 20, TARN_STEAL_NEVER, true},
+      {"sim:1G,seed=22", 1, 8, 100000, 8 << 20, TARN_STEAL_ALWAYS, true}};
+  RUN_ALL(setups);
 }
 
 static void short_of_memory(void) {
-  run("sim:128M,seed=15", 1, 3, 60000, 16 << 20, TARN_STEAL_WHEN_SHORT, true);
-  run("sim:128M,seed=16", 1, 3, 60000, 16 << 20, TARN_STEAL_ALWAYS, true);
-  run("sim:128M,seed=17", 1, 3, 60000, 16 << 20, TARN_STEAL_NEVER, true);
+  static const churn_setup setups[] = {
+      {"sim:128M,seed=15", 1, 3, 60000, 16 << 20, TARN_STEAL_WHEN_SHORT, true},
+      {"sim:128M,seed=16", 1, 3, 60000, 16 << 20, TARN_STEAL_ALWAYS, true},
+      {"sim:128M,seed=17", 1, 3, 60000, 16 << 20, TARN_STEAL_NEVER, true},
+      {"sim:128M,seed=23", 1, 8, 60000, 16 << 20, TARN_STEAL_WHEN_SHORT, true},
+      {"sim:128M,seed=24", 1, 8, 60000, 16 << 20, TARN_STEAL_ALWAYS, true}};
+  RUN_ALL(setups);
 }
 
 static void threads_with_their_own_streams(void) {
-  run("sim:1G,seed=18", 4, 4, 100000, 4 << 20, TARN_STEAL_WHEN_SHORT, false);
+  static const churn_setup setups[] = {
+      {"sim:1G,seed=18", 4, 4, 100000, 4 << 20, TARN_STEAL_WHEN_SHORT, false}};
+  RUN_ALL(setups);
 }
 
 static void threads_that_share_streams(void) {
-  run("sim:1G,seed=19", 4, 3, 100000, 4 << 20, TARN_STEAL_WHEN_SHORT, true);
-  run("sim:1G,seed=21", 4, 8, 60000, 4 << 20, TARN_STEAL_WHEN_SHORT, true);
-  run("sim:256M,seed=20", 4, 3, 60000, 8 << 20, TARN_STEAL_ALWAYS, true);
+  static const churn_setup setups[] = {
+      {"sim:1G,seed=19", 4, 3, 100000, 4 << 20, TARN_STEAL_WHEN_SHORT, true},
+      {"sim:1G,seed=21", 4, 8, 60000, 4 << 20, TARN_STEAL_WHEN_SHORT, true},
+      {"sim:256M,seed=25", 4, 8, 60000, 8 << 20, TARN_STEAL_ALWAYS, true},
+      {"sim:256M,seed=20", 4, 3, 60000, 8 << 20, TARN_STEAL_ALWAYS, true}};
+  RUN_ALL(setups);
 }
 
 static const test_case cases[] = {
