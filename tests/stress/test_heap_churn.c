@@ -136,7 +136,8 @@ static void step(churn_hand *hand, uint64_t number) {
 static void *run_thread(void *user) {
   churn_thread *self = user;
   churn_hand *hand = calloc(1, sizeof(*hand));
-  if (!CHECK(hand != NULL)) {
+  if (hand == NULL) {
+    CHECK(hand != NULL);
     return NULL;
   }
   hand->self = self;
