@@ -22,42 +22,40 @@ typedef struct shelf_item {
 typedef struct shelf {
   shelf_item *items;
   uint32_t count;
-  uint32_t capacity;
 } shelf;
 
 enum { SHELF_SECTIONS = 512, SHELF_MAX = 64 };
 
 typedef struct shelves {
   shelf list[1 + SHELF_MAX];
-  uint32_t stretch; /* sections a shelf */
+  uint32_t stretch;  /* sections a shelf */
+  shelf_item *items; /* the room of all shelves */
 } shelves;
 
-static void shelves_destroy(shelves *all) {
-  for (int i = 0; i <= SHELF_MAX; i++) {
-    free(all->list[i].items);
-  }
-}
-
-static void shelves_create(const tarni_scene *scene, shelves *all) {
+/* Each shelf gets room for all that will come into it. */
+static bool shelves_create(const tarni_scene *scene, shelves *all) {
+  size_t room[1 + SHELF_MAX] = {scene->count};
+  size_t total = scene->count;
   *all = (shelves){0};
   all->stretch = (uint32_t)tarni_max(SHELF_SECTIONS, scene->sections / SHELF_MAX + 1);
+  for (uint32_t i = 0; i < scene->count; i++) {
+    const uint32_t last = (scene->end[i] - 1) / all->stretch;
+    for (uint32_t k = scene->begin[i] / all->stretch; k <= last; k++) {
+      tarn_assert(k < SHELF_MAX);
+      room[1 + k]++;
+      total++;
+    }
+  }
+  all->items = calloc(total + 1, sizeof(*all->items));
+  total = 0;
+  for (int k = 0; k <= SHELF_MAX && all->items != NULL; k++) {
+    all->list[k].items = all->items + total;
+    total += room[k];
+  }
+  return all->items != NULL;
 }
 
-static bool shelf_grow(shelf *one) {
-  const uint32_t capacity = one->capacity == 0 ? 64 : 2 * one->capacity;
-  shelf_item *items = realloc(one->items, capacity * sizeof(*items));
-  if (items == NULL) {
-    return false;
-  }
-  one->items = items;
-  one->capacity = capacity;
-  return true;
-}
-
-static bool shelf_insert(shelf *one, const shelf_item *item) {
-  if (one->count == one->capacity && !shelf_grow(one)) {
-    return false;
-  }
+static void shelf_insert(shelf *one, const shelf_item *item) {
   uint32_t low = 0;
   uint32_t high = one->count;
   while (low < high) {
@@ -71,15 +69,13 @@ static bool shelf_insert(shelf *one, const shelf_item *item) {
   memmove(one->items + low + 1, one->items + low, (one->count - low) * sizeof(*item));
   one->items[low] = *item;
   one->count++;
-  return true;
 }
 
-static bool shelves_insert(shelves *all, const shelf_item *item) {
-  bool is_in = shelf_insert(&all->list[0], item);
+static void shelves_insert(shelves *all, const shelf_item *item) {
+  shelf_insert(&all->list[0], item);
   for (uint32_t k = item->begin / all->stretch; k <= (item->end - 1) / all->stretch; k++) {
-    is_in = is_in && shelf_insert(&all->list[1 + k], item);
+    shelf_insert(&all->list[1 + k], item);
   }
-  return is_in;
 }
 
 /* The shelf that has every neighbour of a lifetime. */
@@ -120,10 +116,12 @@ static uint64_t find_gap(const tarni_scene *scene, const shelf *one, uint32_t bu
 tarn_status tarni_greedy_place(const tarni_scene *scene, const uint32_t *order, tarni_fit fit,
                                uint64_t ceiling, uint64_t *offsets, uint64_t *height) {
   shelves all;
-  tarn_status status = TARN_OK;
-  shelves_create(scene, &all);
   *height = 0;
-  for (uint32_t k = 0; k < scene->count && status == TARN_OK; k++) {
+  if (!shelves_create(scene, &all)) {
+    return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                      "no memory for the placement of %u buffers", scene->count);
+  }
+  for (uint32_t k = 0; k < scene->count; k++) {
     const uint32_t i = order[k];
     const shelf *near = shelves_of(&all, scene->begin[i], scene->end[i]);
     const uint64_t offset = find_gap(scene, near, i, fit);
@@ -134,13 +132,10 @@ tarn_status tarni_greedy_place(const tarni_scene *scene, const uint32_t *order, 
       *height = UINT64_MAX;
       break;
     }
-    if (!shelves_insert(&all, &item)) {
-      status = tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
-                          "no memory for the placement of %u buffers", scene->count);
-    }
+    shelves_insert(&all, &item);
   }
-  shelves_destroy(&all);
-  return status;
+  free(all.items);
+  return TARN_OK;
 }
 
 static const tarni_sort greedy_sorts[] = {

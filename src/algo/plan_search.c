@@ -414,7 +414,7 @@ static search_way next_way(uint64_t attempt, uint64_t n_misses, const search_way
   tarni_rng rng = {attempt};
   search_way way = {.sort = attempt % SEARCH_SORTS};
   way.choice = (tarni_choice)((attempt + attempt / SEARCH_SORTS) % TARNI_CHOICE_COUNT);
-  if (attempt >= SEARCH_SORTS * TARNI_CHOICE_COUNT) {
+  if (attempt >= (uint64_t)SEARCH_SORTS * TARNI_CHOICE_COUNT) {
     way.sort = tarni_rng_below(&rng, SEARCH_SORTS);
     way.choice = choices[tarni_rng_below(&rng, 5)];
     way.amplitude = amplitudes[tarni_rng_below(&rng, 3)];

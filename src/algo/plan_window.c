@@ -239,6 +239,7 @@ static uint64_t highest_top(const window_state *state) {
 static bool try_window(window_state *state, uint64_t round) {
   const uint64_t height = state->run->height;
   const bool is_shuffle = round % 4 == 3;
+  tarn_assert(state->scene->count != 0);
   const uint32_t centre = is_shuffle ? (uint32_t)tarni_rng_below(&state->rng, state->scene->count)
                                      : pick_highest(state);
   open_window(state, centre);

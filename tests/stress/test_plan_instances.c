@@ -67,7 +67,7 @@ static bool plan_file(const char *name, uint64_t capacity, uint64_t max_steps, t
 
 static void solves_the_puzzles(void) {
   enum { CAPACITY = 1048576 };
-  for (char letter = 'A'; letter <= 'H'; letter++) {
+  for (int letter = 'A'; letter <= 'H'; letter++) {
     char name[32];
     tarni_plan plan;
     (void)snprintf(name, sizeof(name), "%c.%d.csv", letter, (int)CAPACITY);
