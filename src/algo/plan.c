@@ -9,7 +9,7 @@
 
 #include "algo/plan_scene.h"
 
-enum { RUN_POLL_STEPS = 512 };
+enum { RUN_POLL_STEPS = 16 };
 
 bool tarni_run_step(tarni_run *run, uint64_t steps) {
   const tarni_plan_limits *limits = run->limits;

@@ -40,7 +40,7 @@ typedef struct tarni_plan_problem {
 } tarni_plan_problem;
 
 typedef struct tarni_plan_limits {
-  bool (*should_stop)(void *context); /* asked every few hundred steps; NULL: never */
+  bool (*should_stop)(void *context); /* asked every few steps; NULL: never */
   void (*progress)(void *context, uint64_t height, uint64_t bound); /* NULL: nobody asks */
   void *context;
   uint64_t max_steps; /* 0: no limit of its own */

@@ -13,7 +13,7 @@
 
 enum {
   SEARCH_MAX_BUFFERS = 4096,
-  SEARCH_POLL_NODES = 64,
+  SEARCH_POLL_NODES = 16,
 };
 
 bool tarni_search_fits(const tarni_scene *scene) {
