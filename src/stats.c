@@ -11,8 +11,9 @@ typedef struct stat_sum {
   uint64_t allocs, frees, alloc_bytes, free_bytes, misses;
 } stat_sum;
 
+/* Acquires, so that one sum is made after the other. */
 static uint64_t load(const _Atomic uint64_t *counter) {
-  return atomic_load_explicit(counter, memory_order_relaxed);
+  return atomic_load_explicit(counter, memory_order_acquire);
 }
 
 /* What all caches, those that are gone included, have counted. */
@@ -66,7 +67,6 @@ tarn_heap_stats tarni_stats_locked(const tarn_heap *heap) {
 /* Sums that were true at one moment. */
 static stat_sum sum_exactly_locked(tarn_heap *heap) {
   const stat_sum first = sum_locked(heap);
-  atomic_thread_fence(memory_order_seq_cst);
   const stat_sum second = sum_locked(heap);
   if (memcmp(&first, &second, sizeof(first)) == 0) {
     return first;
