@@ -7,7 +7,7 @@
 #include "tool.h"
 
 static const tool_command benchmarks[] = {
-    {"bench pair", "[--json] [--device NAME] [--peer LIBRARY]",
+    {"bench pair", "[--json] [--device NAME] [--rounds N] [--peer LIBRARY]",
      "Nanoseconds for an allocation and its free, by size, by threads, and beside other "
      "allocators.",
      bench_pair},

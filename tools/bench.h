@@ -22,7 +22,8 @@ enum {
   BENCH_LIVE = 1000,     /* blocks that the mixed case keeps live */
   BENCH_STEPS = 1 << 14, /* of the mixed case, then from the first again */
   BENCH_RING = 256,      /* blocks under way between two threads */
-  BENCH_ROUNDS = 31,
+  BENCH_ROUNDS = 31,     /* unless others are asked for */
+  BENCH_MAX_ROUNDS = 1001,
 };
 
 /* ---- Work ----------------------------------------------------------------------------------- */
@@ -107,12 +108,13 @@ typedef struct bench_case {
   uint32_t n_threads;
   bench_loop loops[2];      /* of even and of odd threads */
   bench_loop before, after; /* once by each thread, not timed; may be NULL */
-  uint64_t n_warm;          /* least pairs of a thread before it is timed */
-  bench_work *works;        /* one a thread */
+  uint32_t n_rounds;
+  uint64_t n_warm;   /* least pairs of a thread before it is timed */
+  bench_work *works; /* one a thread */
 } bench_case;
 
 /* Runs the case on pinned threads: first with more and more pairs, until a round is long enough to
- * be timed and everything is warm, then BENCH_ROUNDS times. */
+ * be timed and everything is warm, then in as many rounds as are asked for. */
 void bench_time_case(const bench_case *c, bench_time *time);
 
 /* All driver calls on the device so far; 0 when there is none. */

@@ -38,6 +38,7 @@ typedef struct pair_bench {
   tarn_device *device;
   tarn_device_info info;
   uint32_t n_cpus, n_streams, n_peers;
+  uint64_t n_rounds;
   bench_peer peers[BENCH_MAX_PEERS];
   tarn_stream streams[BENCH_MAX_THREADS];
   bench_work works[BENCH_MAX_THREADS];
@@ -61,6 +62,7 @@ static void measure(pair_bench *b, const bench_peer *peer, uint32_t n_threads, p
   bench_case c = {.peer = peer,
                   .device = peer == &b->peers[0] ? b->device : NULL,
                   .n_threads = n_threads,
+                  .n_rounds = (uint32_t)b->n_rounds,
                   .loops = {peer->pairs, peer->pairs},
                   .works = b->works};
   for (uint32_t i = 0; i < n_threads; i++) {
@@ -76,7 +78,7 @@ static void measure(pair_bench *b, const bench_peer *peer, uint32_t n_threads, p
     c.loops[0] = peer->mixed;
     c.before = peer->fill;
     c.after = peer->drain;
-    c.n_warm = UINT64_C(2) * BENCH_STEPS;
+    c.n_warm = peer->has_streams ? UINT64_C(2) * BENCH_STEPS : 0;
   }
   if (column.kind == PAIR_REMOTE) {
     memset(&b->ring, 0, sizeof(b->ring));
@@ -209,8 +211,8 @@ static void run_sections(pair_bench *b) {
 /* ---- The benchmark -------------------------------------------------------------------------- */
 
 static void print_pair_head(const pair_bench *b) {
-  printf("%s: %s; %u CPUs. Medians of %d rounds on pinned threads.\n", b->info.name, b->info.model,
-         b->n_cpus, (int)BENCH_ROUNDS);
+  printf("%s: %s; %u CPUs. Medians of %u rounds on pinned threads.\n", b->info.name, b->info.model,
+         b->n_cpus, (unsigned)b->n_rounds);
   printf("floor: a thread's own stack of blocks, popped and pushed; in the last section the way\n"
          "from thread to thread alone.\n");
   for (uint32_t i = 0; i < b->n_peers; i++) {
@@ -251,14 +253,19 @@ static bool close_pair(pair_bench *b) {
 
 int bench_pair(const tool_command *command, int argc, char **argv) {
   static pair_bench b;
-  bool has_device = false, has_peer = false;
-  const char *device_name = NULL, *peer_file = NULL;
+  bool has_device = false, has_peer = false, has_rounds = false;
+  const char *device_name = NULL, *peer_file = NULL, *rounds = NULL;
   const tool_argument arguments[] = {{"--json", &b.is_json, NULL},
                                      {"--device", &has_device, &device_name},
+                                     {"--rounds", &has_rounds, &rounds},
                                      {"--peer", &has_peer, &peer_file}};
-  const int result = tool_parse(command, arguments, 3, argc, argv);
+  const int result = tool_parse(command, arguments, 4, argc, argv);
   if (result >= 0) {
     return result;
+  }
+  b.n_rounds = BENCH_ROUNDS;
+  if (has_rounds && !tool_read_number(rounds, 1, BENCH_MAX_ROUNDS, &b.n_rounds)) {
+    return TOOL_USAGE;
   }
   if (!open_pair(&b, device_name)) {
     const int failed = tool_fail();

@@ -14,7 +14,7 @@
 #include "progress.h"
 
 static const uint64_t round_ns = 1000000;
-enum { FIRST_PAIRS = 64 };
+enum { FIRST_PAIRS = 8 };
 
 typedef struct bench_run {
   const bench_case *of;
@@ -135,16 +135,17 @@ uint64_t bench_driver_calls(tarn_device *device) {
 }
 
 static void time_rounds(bench_run *run, bench_time *time) {
-  double rounds[BENCH_ROUNDS];
+  double rounds[BENCH_MAX_ROUNDS];
+  const uint32_t n_rounds = run->of->n_rounds;
   const uint64_t n = find_pairs(run);
   const uint64_t calls = bench_driver_calls(run->of->device);
-  for (int i = 0; i < BENCH_ROUNDS && !atomic_load(&run->has_failed); i++) {
+  for (uint32_t i = 0; i < n_rounds && !atomic_load(&run->has_failed); i++) {
     rounds[i] = run_round(run, n);
   }
   *time = (bench_time){.driver_calls = bench_driver_calls(run->of->device) - calls};
   if (!atomic_load(&run->has_failed)) {
     time->is_measured = true;
-    time->ns = bench_median(rounds, BENCH_ROUNDS);
+    time->ns = bench_median(rounds, n_rounds);
     time->best_ns = rounds[0];
     time->pairs_a_second = (double)run->of->n_threads * 1e9 / time->ns;
   }

@@ -211,7 +211,7 @@ static void pairs(void) {
   if (cannot_run()) {
     return;
   }
-  CHECK_EQ(run_tool("bench pair --device sim --json"), 0);
+  CHECK_EQ(run_tool("bench pair --device sim --json --rounds 3"), 0);
   static const char *const texts[] = {"\"case\": \"own_streams\", \"allocator\": \"tarn\"",
                                       "\"bytes\": 256, \"threads\": 1",
                                       "\"allocator\": \"floor\"",
@@ -247,6 +247,7 @@ static void wrong_words(void) {
       {"bench --bogus", 2, "--bogus"},
       {"bench random --case 5:5", 2, "no case '5:5'"},
       {"bench pair extra", 2, "extra"},
+      {"bench pair --rounds 0", 2, "from 1 to 1001"},
       {"bench pair --device nope", 1, "nope"},
   };
   if (cannot_run()) {
