@@ -70,9 +70,15 @@ static bool refuse_memory(reader *r) {
 
 /* ---- Live blocks ---------------------------------------------------------------------------- */
 
+/* Every bit of an ID counts: they may be small numbers or addresses. */
+static uint64_t mix_id(uint64_t id) {
+  id = (id ^ id >> 32) * UINT64_C(0x9e3779b97f4a7c15);
+  return id ^ id >> 29;
+}
+
 static size_t slot_of(const reader *r, uint64_t id) {
   const size_t mask = r->table_capacity - 1;
-  size_t slot = (size_t)((id * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & mask;
+  size_t slot = (size_t)mix_id(id) & mask;
   while (r->table[slot].is_used && r->table[slot].id != id) {
     slot = (slot + 1) & mask;
   }
