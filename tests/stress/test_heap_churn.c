@@ -1,294 +1,418 @@
 /* SPDX-License-Identifier: MIT
  *
- * Random allocations, uses and frees by several threads on several streams, all of it watched by
- * the oracle of the simulated GPU: no finding, no lost byte, and counters that agree with the
- * structures. TARN_TEST_OPERATIONS changes how much is done. */
+ * Everything that can be done with a heap, at random, by several threads on several streams, with
+ * streams that come and go, trims, limits and driver calls that fail, all of it watched by the
+ * oracle of the simulated GPU: no finding, no lost byte, and counters that agree with the
+ * structures.
+ *
+ * TARN_TEST_OPERATIONS: how many operations there are in all; TARN_TEST_SEED: where chance begins.
+ * Without it, it begins at another place every time, and says where. */
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/rng.h"
+#include "support/rig.h"
 #include "support/test.h"
-#include "tarn/heap.h"
-#include "tarn/sim.h"
 
-enum { MAX_LIVE = 192, MAX_STREAMS = 8, MAX_THREADS = 8 };
+enum { MAX_LIVE = 192, MAX_COMMON = 8, MAX_THREADS = 8, MAX_POSTED = 64, MIB = 1 << 20 };
+
+/* What the runs of this program have together. */
+static const uint64_t n_operations_in_all = 1000000;
 
 typedef struct churn_block {
-  tarn_ptr address;
-  uint64_t bytes;
-  uint64_t owner;
-  int stream; /* it is allocated and freed on */
-  int second; /* another stream that uses it, or -1 */
+  rig_block block;
+  tarn_stream stream; /* it is allocated and freed on */
+  bool is_shared;     /* another stream reads it, too */
 } churn_block;
 
-typedef struct churn {
-  tarn_heap *heap;
-  tarn_device *device;
-  tarn_stream streams[MAX_STREAMS];
-  int n_streams;
-  uint64_t n_operations;
+typedef struct churn_config {
+  const char *device;
+  int n_threads, n_streams;
+  double share; /* of all operations */
   uint64_t max_bytes;
-  bool shares_streams; /* all threads use all streams */
+  tarn_stealing stealing;
+  bool is_alone;    /* each thread has a stream of its own, and uses no other */
+  bool has_retired; /* threads' own streams come and go */
+  bool has_trims;   /* and limits that change */
+  bool has_faults;
+} churn_config;
+
+typedef struct churn {
+  const churn_config *config;
+  rig rig;
+  uint64_t seed, n_operations;
+  /* Blocks on their way from one thread to another: */
+  pthread_mutex_t mutex;
+  churn_block posted[MAX_POSTED];
+  int n_posted;
 } churn;
 
 typedef struct churn_thread {
-  const churn *churn;
+  churn *churn;
   pthread_t thread;
-  int number;
-  uint64_t n_failed;
+  tarni_rng rng;
+  tarn_stream own; /* a stream that nobody else uses, or NULL */
+  churn_block live[MAX_LIVE];
+  int number, n;
+  uint64_t n_refused, n_retired, n_struck;
 } churn_thread;
 
-static uint64_t pick_size(tarni_rng *rng, uint64_t max_bytes) {
-  const uint64_t dice = tarni_rng_below(rng, 100);
+static bool chance(churn_thread *self, uint64_t percent) {
+  return tarni_rng_below(&self->rng, 100) < percent;
+}
+
+/* ---- Failures that are meant ---- */
+
+/* Whether the call succeeded. Where faults strike it may have failed as they do; a shortage is
+ * allowed to an allocation. */
+static bool passed(churn_thread *self, tarn_status status, bool may_be_short) {
+  const bool is_short = may_be_short && (status == TARN_DEVICE_MEMORY || status == TARN_LIMIT);
+  const bool is_struck = self->churn->config->has_faults &&
+                         (status == TARN_DEVICE_MEMORY || status == TARN_UNSUPPORTED);
+  if (status != TARN_OK && !is_short && !is_struck) {
+    CHECK_OK(status);
+  }
+  self->n_refused += status != TARN_OK && is_short;
+  self->n_struck += status != TARN_OK && !is_short && is_struck;
+  return status == TARN_OK;
+}
+
+static void plan_fault(churn_thread *self) {
+  static const int codes[] = {2, 801};
+  CHECK_OK(tarn_sim_fail(self->churn->rig.device, TARN_CALL_COUNT,
+                         1 + tarni_rng_below(&self->rng, 30), 1 + tarni_rng_below(&self->rng, 3),
+                         codes[tarni_rng_below(&self->rng, 2)]));
+}
+
+/* ---- Operations ---- */
+
+static uint64_t pick_size(churn_thread *self) {
+  const uint64_t dice = tarni_rng_below(&self->rng, 100);
   if (dice < 60) {
-    return 1 + tarni_rng_below(rng, 32 << 10);
+    return 1 + tarni_rng_below(&self->rng, 32 << 10);
   }
   if (dice < 85) {
-    return 1 + tarni_rng_below(rng, 1 << 20);
+    return 1 + tarni_rng_below(&self->rng, MIB);
   }
-  return 1 + tarni_rng_below(rng, max_bytes);
+  return 1 + tarni_rng_below(&self->rng, self->churn->config->max_bytes);
 }
 
-static void touch(const churn *c, const churn_block *block, int stream) {
-  const tarn_sim_range range = {.address = block->address,
-                                .bytes = block->bytes,
-                                .owner = block->owner,
-                                .is_write = stream == block->stream};
-  const tarn_sim_kernel kernel = {.size = sizeof(kernel), .ranges = &range, .n_ranges = 1};
-  CHECK_OK(tarn_sim_launch(c->device, &kernel, c->streams[stream]));
+static tarn_stream pick_stream(churn_thread *self) {
+  const churn_config *config = self->churn->config;
+  const uint64_t n = (uint64_t)config->n_streams;
+  if (self->own != NULL && (config->is_alone || chance(self, 50))) {
+    return self->own;
+  }
+  return self->churn->rig.streams[tarni_rng_below(&self->rng, n)];
 }
 
-static bool allocate(const churn *c, tarni_rng *rng, uint64_t owner, int stream,
-                     churn_block *block) {
-  *block = (churn_block){
-      .bytes = pick_size(rng, c->max_bytes), .owner = owner, .stream = stream, .second = -1};
-  const tarn_status status = tarn_alloc(c->heap, block->bytes, c->streams[stream], &block->address);
-  if (status == TARN_DEVICE_MEMORY || status == TARN_LIMIT) {
-    return false;
+static void release(churn_thread *self, churn_block *block) {
+  while (!passed(self, rig_free(&self->churn->rig, &block->block, block->stream), false) &&
+         !test_case_failed()) { /* a free that a fault has struck goes through the next time */
   }
-  if (!CHECK_OK(status)) {
-    return false;
+}
+
+static void forget(churn_thread *self, uint64_t at) {
+  self->live[at] = self->live[--self->n];
+}
+
+static void allocate(churn_thread *self) {
+  rig *r = &self->churn->rig;
+  churn_block *block = &self->live[self->n];
+  *block = (churn_block){.stream = pick_stream(self)};
+  const uint64_t bytes = pick_size(self);
+  tarn_status status;
+  if (chance(self, 10)) {
+    tarn_ptr address = 1;
+    const uint64_t alignment = (uint64_t)256 << tarni_rng_below(&self->rng, 14);
+    status = tarn_alloc_aligned(r->heap, bytes, alignment, block->stream, &address);
+    if (status == TARN_OK) {
+      CHECK_EQ(address % alignment, 0);
+      rig_own(r, address, bytes, &block->block);
+      rig_touch(r, &block->block, block->stream, true);
+    } else {
+      CHECK_EQ(address, 0);
+    }
+  } else {
+    status = rig_alloc(r, bytes, block->stream, &block->block);
   }
-  CHECK_OK(tarn_sim_own(c->device, block->address, block->bytes, owner));
-  touch(c, block, stream);
-  return true;
+  if (passed(self, status, true)) {
+    self->n++;
+    return;
+  }
+  while (self->n > MAX_LIVE / 4) { /* there is not enough: others need some, too */
+    release(self, &self->live[--self->n]);
+  }
 }
 
 /* Lets another stream read the block: ordered after its writer, and named to the heap. */
-static void share(const churn *c, tarni_rng *rng, churn_block *block) {
-  const int other = (int)tarni_rng_below(rng, (uint64_t)c->n_streams);
-  if (other == block->stream || block->second >= 0) {
+static void share(churn_thread *self, churn_block *block) {
+  rig *r = &self->churn->rig;
+  tarn_stream other = r->streams[tarni_rng_below(&self->rng, (uint64_t)r->n_streams)];
+  if (other == block->stream || block->is_shared ||
+      !passed(self, tarn_stream_synchronize(r->device, block->stream), false) ||
+      !passed(self, tarn_use(r->heap, block->block.address, other), false)) {
     return;
   }
-  CHECK_OK(tarn_stream_synchronize(c->device, c->streams[block->stream]));
-  CHECK_OK(tarn_use(c->heap, block->address, c->streams[other]));
-  touch(c, block, other);
-  block->second = other;
+  rig_touch(r, &block->block, other, false);
+  block->is_shared = true;
 }
 
-static void release(const churn *c, const churn_block *block) {
-  CHECK_OK(tarn_sim_disown(c->device, block->address, block->bytes));
-  CHECK_OK(tarn_free(c->heap, block->address, c->streams[block->stream]));
+/* Hands a block to another thread, or takes one and frees it: on its stream, wherever that is. */
+static void post(churn_thread *self) {
+  churn *c = self->churn;
+  churn_block taken = {.is_shared = false};
+  pthread_mutex_lock(&c->mutex);
+  if (c->n_posted != 0 && chance(self, 50)) {
+    taken = c->posted[--c->n_posted];
+  } else if (self->n != 0 && c->n_posted < MAX_POSTED) {
+    const uint64_t at = tarni_rng_below(&self->rng, (uint64_t)self->n);
+    if (self->live[at].stream != self->own) {
+      c->posted[c->n_posted++] = self->live[at];
+      forget(self, at);
+    }
+  }
+  pthread_mutex_unlock(&c->mutex);
+  if (taken.block.address != 0) {
+    release(self, &taken);
+  }
 }
 
-/* What one thread holds. */
-typedef struct churn_hand {
-  churn_thread *self;
-  const churn *churn;
-  tarni_rng rng;
-  churn_block live[MAX_LIVE];
-  int n;
-} churn_hand;
-
-static void step_allocate(churn_hand *hand, uint64_t number) {
-  const churn *c = hand->churn;
-  const int stream = c->shares_streams ? (int)tarni_rng_below(&hand->rng, (uint64_t)c->n_streams)
-                                       : hand->self->number % c->n_streams;
-  const uint64_t owner = ((uint64_t)hand->self->number << 48) + number + 1;
-  if (allocate(c, &hand->rng, owner, stream, &hand->live[hand->n])) {
-    hand->n++;
+/* The thread's own stream goes, and another comes. Its blocks go to a stream that stays. */
+static void replace_stream(churn_thread *self) {
+  rig *r = &self->churn->rig;
+  if (!passed(self, tarn_stream_synchronize(r->device, self->own), false)) {
     return;
   }
-  hand->self->n_failed++;
-  while (hand->n > MAX_LIVE / 4) {
-    release(c, &hand->live[--hand->n]);
+  for (int i = 0; i < self->n; i++) {
+    if (self->live[i].stream == self->own) {
+      self->live[i].stream = r->streams[0];
+    }
+  }
+  if (!passed(self, tarn_stream_retire(r->heap, self->own), false)) {
+    return;
+  }
+  while (!passed(self, tarn_stream_destroy(r->device, self->own), false) && !test_case_failed()) {
+  }
+  self->own = NULL;
+  while (!passed(self, tarn_stream_create(r->device, &self->own), false) && !test_case_failed()) {
+  }
+  self->n_retired++;
+}
+
+static void trim_or_limit(churn_thread *self) {
+  tarn_heap *heap = self->churn->rig.heap;
+  tarn_heap_stats stats = {.size = sizeof(stats)};
+  CHECK_OK(tarn_heap_get_stats(heap, &stats));
+  const uint64_t bytes = tarni_rng_below(&self->rng, stats.reserved_bytes + 1);
+  switch (tarni_rng_below(&self->rng, 4)) {
+  case 0:
+    (void)passed(self, tarn_heap_trim(heap, bytes), false);
+    break;
+  case 1:
+    (void)passed(self, tarn_heap_set_limit(heap, bytes + 1), false);
+    break;
+  case 2:
+    (void)passed(self, tarn_heap_reserve(heap, tarni_rng_below(&self->rng, 16 * MIB)), true);
+    break;
+  default:
+    (void)passed(self, tarn_heap_set_limit(heap, 0), false);
   }
 }
 
-static void step(churn_hand *hand, uint64_t number) {
-  const uint64_t dice = tarni_rng_below(&hand->rng, 100);
-  if (hand->n < MAX_LIVE && (hand->n == 0 || dice < 50)) {
-    step_allocate(hand, number);
-    return;
-  }
-  const uint64_t at = tarni_rng_below(&hand->rng, (uint64_t)hand->n);
-  churn_block *block = &hand->live[at];
-  if (dice < 55) {
-    share(hand->churn, &hand->rng, block);
-  } else if (dice >= 65) {
-    release(hand->churn, block);
-    *block = hand->live[--hand->n];
-  } else if (block->second < 0) {
-    touch(hand->churn, block, block->stream);
+static void ask(churn_thread *self, const churn_block *block) {
+  tarn_block_info info = {.size = sizeof(info)};
+  const uint64_t at = tarni_rng_below(&self->rng, block->block.bytes);
+  CHECK_OK(tarn_block_get_info(self->churn->rig.heap, block->block.address + at, &info));
+  CHECK_EQ(info.address, block->block.address);
+  CHECK(info.usable_bytes >= block->block.bytes);
+}
+
+/* What is done seldom. */
+static void step_aside(churn_thread *self) {
+  const churn_config *config = self->churn->config;
+  const uint64_t dice = tarni_rng_below(&self->rng, 100);
+  if (dice < 10 && config->has_retired && self->own != NULL) {
+    replace_stream(self);
+  } else if (dice < 14 && config->has_trims) {
+    trim_or_limit(self);
+  } else if (dice < 20 && config->has_faults) {
+    plan_fault(self);
+  } else if (!config->is_alone) {
+    post(self);
   }
 }
+
+static void step(churn_thread *self) {
+  const uint64_t dice = tarni_rng_below(&self->rng, 100);
+  if (dice >= 95) {
+    step_aside(self);
+    return;
+  }
+  if (self->n < MAX_LIVE && (self->n == 0 || dice < 48)) {
+    allocate(self);
+    return;
+  }
+  const uint64_t at = tarni_rng_below(&self->rng, (uint64_t)self->n);
+  churn_block *block = &self->live[at];
+  if (dice < 53) {
+    share(self, block);
+  } else if (dice < 60 && !block->is_shared) {
+    rig_touch(&self->churn->rig, &block->block, block->stream, true);
+  } else if (dice < 63) {
+    ask(self, block);
+  } else {
+    release(self, block);
+    forget(self, at);
+  }
+}
+
+/* ---- Runs ---- */
 
 static void *run_thread(void *user) {
   churn_thread *self = user;
-  churn_hand *hand = calloc(1, sizeof(*hand));
-  if (hand == NULL) {
-    CHECK(hand != NULL);
-    return NULL;
+  churn *c = self->churn;
+  for (uint64_t i = 0; i < c->n_operations && !test_case_failed(); i++) {
+    step(self);
   }
-  hand->self = self;
-  hand->churn = self->churn;
-  hand->rng.state = (uint64_t)self->number * 7919 + 1;
-  for (uint64_t i = 0; i < self->churn->n_operations && !test_case_failed(); i++) {
-    step(hand, i);
+  while (self->n != 0) {
+    release(self, &self->live[--self->n]);
   }
-  while (hand->n != 0) {
-    release(self->churn, &hand->live[--hand->n]);
-  }
-  free(hand);
   return NULL;
 }
 
-static uint64_t scale(uint64_t n) {
-  const char *text = getenv("TARN_TEST_OPERATIONS");
-  return text != NULL ? strtoull(text, NULL, 10) : n;
+static uint64_t number_from(const char *name, uint64_t otherwise) {
+  const char *text = getenv(name);
+  return text != NULL ? strtoull(text, NULL, 10) : otherwise;
 }
 
-static void note_finding(const tarn_sim_finding *finding, void *user) {
-  int *n = user;
-  if (++*n <= 3) {
-    test_note("found: %s", finding->message);
+static uint64_t pick_seed(void) {
+  static uint64_t seed;
+  if (seed == 0) {
+    struct timespec now;
+    (void)clock_gettime(CLOCK_REALTIME, &now);
+    seed =
+        number_from("TARN_TEST_SEED", (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000);
+    test_note("TARN_TEST_SEED=%llu", (unsigned long long)seed);
   }
+  return seed;
 }
 
-/* One churn: on which device, by how many, and how. */
-typedef struct churn_setup {
-  const char *device;
-  int n_threads, n_streams;
-  uint64_t n_operations, max_bytes;
-  tarn_stealing stealing;
-  bool shares_streams;
-} churn_setup;
-
-static uint64_t run_threads(churn *c, int n_threads) {
-  churn_thread threads[MAX_THREADS] = {{0}};
-  for (int i = 0; i < n_threads; i++) {
-    threads[i] = (churn_thread){.churn = c, .number = i};
+static void start(churn *c, churn_thread *threads) {
+  for (int i = 0; i < c->config->n_threads; i++) {
+    threads[i] = (churn_thread){
+        .churn = c, .number = i, .rng = {.state = c->seed * 7919 + (uint64_t)i * 104729}};
+    if (c->config->is_alone || c->config->has_retired) {
+      CHECK_OK(tarn_stream_create(c->rig.device, &threads[i].own));
+    }
     CHECK_EQ(pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]), 0);
   }
-  uint64_t n_failed = 0;
-  for (int i = 0; i < n_threads; i++) {
+}
+
+/* Everybody is done: what was on its way is freed, and the own streams go. */
+static void finish(churn *c, churn_thread *threads) {
+  uint64_t n_refused = 0, n_retired = 0, n_struck = 0;
+  for (int i = 0; i < c->config->n_threads; i++) {
     CHECK_EQ(pthread_join(threads[i].thread, NULL), 0);
-    n_failed += threads[i].n_failed;
+    n_refused += threads[i].n_refused;
+    n_retired += threads[i].n_retired;
+    n_struck += threads[i].n_struck;
   }
-  return n_failed;
-}
-
-/* All blocks are freed: the counters say so, and all memory can go. */
-static void check_empty(const churn *c, const char *device, uint64_t n_failed) {
-  tarn_heap_stats stats = {.size = sizeof(stats)};
-  CHECK_OK(tarn_heap_check(c->heap));
-  CHECK_OK(tarn_heap_get_stats(c->heap, &stats));
-  CHECK_EQ(stats.live_bytes, 0);
-  CHECK_EQ(stats.quarantined_bytes, 0);
-  test_note(
-      "%s: %llu allocations, %llu misses, %llu moved, %llu waits, %llu refused, peak %llu MiB",
-      device, (unsigned long long)stats.allocations, (unsigned long long)stats.misses,
-      (unsigned long long)stats.moved_chunks, (unsigned long long)stats.waits,
-      (unsigned long long)n_failed, (unsigned long long)(stats.reserved_peak_bytes >> 20));
-  CHECK_OK(tarn_heap_trim(c->heap, 0));
-  CHECK_OK(tarn_heap_get_stats(c->heap, &stats));
-  CHECK_EQ(stats.reserved_bytes, 0);
-  CHECK_OK(tarn_heap_check(c->heap));
-}
-
-static void run(const churn_setup *setup) {
-  const tarn_heap_config config = {
-      .size = sizeof(config), .device = setup->device, .stealing = setup->stealing};
-  churn c = {.n_streams = setup->n_streams,
-             .n_operations = scale(setup->n_operations) / (uint64_t)setup->n_threads,
-             .max_bytes = setup->max_bytes,
-             .shares_streams = setup->shares_streams};
-  int n_findings = 0;
-  tarn_device *device_held;
-  REQUIRE_OK(tarn_device_open(setup->device, &device_held));
-  CHECK_OK(tarn_sim_set_on_finding(device_held, note_finding, &n_findings));
-  REQUIRE_OK(tarn_heap_create(&config, &c.heap));
-  c.device = tarn_heap_device(c.heap);
-  for (int i = 0; i < setup->n_streams; i++) {
-    REQUIRE_OK(tarn_stream_create(c.device, &c.streams[i]));
+  CHECK_OK(tarn_sim_fail(c->rig.device, TARN_CALL_COUNT, 0, 0, 0));
+  while (c->n_posted != 0) {
+    release(&threads[0], &c->posted[--c->n_posted]);
   }
-  const uint64_t n_failed = run_threads(&c, setup->n_threads);
-  check_empty(&c, setup->device, n_failed);
-  for (int i = 0; i < setup->n_streams; i++) {
-    CHECK_OK(tarn_stream_retire(c.heap, c.streams[i]));
-    CHECK_OK(tarn_stream_destroy(c.device, c.streams[i]));
+  for (int i = 0; i < c->config->n_threads; i++) {
+    if (threads[i].own != NULL) {
+      CHECK_OK(tarn_stream_retire(c->rig.heap, threads[i].own));
+      CHECK_OK(tarn_stream_destroy(c->rig.device, threads[i].own));
+    }
   }
-  uint64_t n_live = 1;
-  CHECK_OK(tarn_heap_destroy(c.heap, &n_live));
-  CHECK_EQ(n_live, 0);
-  tarn_device_close(device_held);
-  CHECK_EQ(n_findings, 0);
+  const tarn_heap_stats stats = rig_stats(&c->rig);
+  test_note("%s: %llu allocations, %llu misses, %llu moved, %llu waits, peak %llu MiB; %llu "
+            "refused, %llu struck, %llu streams retired",
+            c->config->device, (unsigned long long)stats.allocations,
+            (unsigned long long)stats.misses, (unsigned long long)stats.moved_chunks,
+            (unsigned long long)stats.waits, (unsigned long long)(stats.reserved_peak_bytes >> 20),
+            (unsigned long long)n_refused, (unsigned long long)n_struck,
+            (unsigned long long)n_retired);
 }
 
-static void run_all(const churn_setup *setups, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    run(&setups[i]);
+static void run(const churn_config *config) {
+  static churn c;
+  static churn_thread threads[MAX_THREADS];
+  const tarn_heap_config heap = {.size = sizeof(heap), .stealing = config->stealing};
+  c = (churn){.config = config, .seed = pick_seed()};
+  c.n_operations =
+      (uint64_t)((double)number_from("TARN_TEST_OPERATIONS", n_operations_in_all) * config->share) /
+      (uint64_t)config->n_threads;
+  CHECK_EQ(pthread_mutex_init(&c.mutex, NULL), 0);
+  REQUIRE(rig_open(&c.rig, config->device, &heap, config->n_streams));
+  start(&c, threads);
+  finish(&c, threads);
+  CHECK(rig_is_sound(&c.rig));
+  CHECK_EQ(rig_stats(&c.rig).live_bytes, 0);
+  CHECK_OK(tarn_heap_trim(c.rig.heap, 0));
+  CHECK_EQ(rig_stats(&c.rig).reserved_bytes, 0);
+  CHECK_EQ(rig_stats(&c.rig).quarantined_bytes, 0);
+  CHECK(rig_is_sound(&c.rig));
+  CHECK_EQ(pthread_mutex_destroy(&c.mutex), 0);
+  rig_close(&c.rig);
+}
+
+#define RUN(name, ...)                                                                             \
+  static void name(void) {                                                                         \
+    static const churn_config configs[] = {__VA_ARGS__};                                           \
+    for (unsigned i = 0; i < sizeof(configs) / sizeof(configs[0]) && !test_case_failed(); i++) {   \
+      run(&configs[i]);                                                                            \
+    }                                                                                              \
   }
-}
 
-#define RUN_ALL(setups) run_all(setups, sizeof(setups) / sizeof((setups)[0]))
+#define CHURN(device_name, threads, streams, part, max, policy, ...)                               \
+  {                                                                                                \
+    .device = (device_name), .n_threads = (threads), .n_streams = (streams), .share = (part),      \
+    .max_bytes = (max), .stealing = TARN_STEAL_##policy, __VA_ARGS__                               \
+  }
 
-static void one_thread_one_stream(void) {
-  static const churn_setup setups[] = {
-      {"sim:1G,seed=11", 1, 1, 100000, 8 << 20, TARN_STEAL_WHEN_SHORT, false}};
-  RUN_ALL(setups);
-}
+RUN(one_thread, CHURN("sim:1G,seed=11", 1, 1, 0.06, 8 * MIB, WHEN_SHORT, .is_alone = false),
+    CHURN("sim:1G,seed=12", 1, 4, 0.06, 8 * MIB, WHEN_SHORT, .is_alone = false),
+    CHURN("sim:1G,seed=13", 1, 4, 0.06, 8 * MIB, ALWAYS, .is_alone = false),
+    CHURN("sim:1G,seed=14,order=lazy", 1, 4, 0.06, 8 * MIB, NEVER, .is_alone = false))
 
-static void one_thread_many_streams(void) {
-  static const churn_setup setups[] = {
-      {"sim:1G,seed=12", 1, 4, 100000, 8 << 20, TARN_STEAL_WHEN_SHORT, true},
-      {"sim:1G,seed=13", 1, 4, 100000, 8 << 20, TARN_STEAL_ALWAYS, true},
-      {"sim:1G,seed=14", 1, 4, 100000, 8 << 20, TARN_STEAL_NEVER, true},
-      {"sim:1G,seed=22", 1, 8, 100000, 8 << 20, TARN_STEAL_ALWAYS, true}};
-  RUN_ALL(setups);
-}
+RUN(short_of_memory, CHURN("sim:128M,seed=15", 1, 3, 0.05, 16 * MIB, WHEN_SHORT, .is_alone = false),
+    CHURN("sim:128M,seed=16", 1, 3, 0.05, 16 * MIB, ALWAYS, .is_alone = false),
+    CHURN("sim:128M,seed=17", 1, 3, 0.05, 16 * MIB, NEVER, .is_alone = false),
+    CHURN("sim:64M,seed=18,order=lazy", 4, 3, 0.05, 16 * MIB, WHEN_SHORT, .is_alone = false))
 
-static void short_of_memory(void) {
-  static const churn_setup setups[] = {
-      {"sim:128M,seed=15", 1, 3, 60000, 16 << 20, TARN_STEAL_WHEN_SHORT, true},
-      {"sim:128M,seed=16", 1, 3, 60000, 16 << 20, TARN_STEAL_ALWAYS, true},
-      {"sim:128M,seed=17", 1, 3, 60000, 16 << 20, TARN_STEAL_NEVER, true},
-      {"sim:128M,seed=23", 1, 8, 60000, 16 << 20, TARN_STEAL_WHEN_SHORT, true},
-      {"sim:128M,seed=24", 1, 8, 60000, 16 << 20, TARN_STEAL_ALWAYS, true}};
-  RUN_ALL(setups);
-}
+RUN(many_threads, CHURN("sim:1G,seed=19", 4, 1, 0.06, 4 * MIB, WHEN_SHORT, .is_alone = true),
+    CHURN("sim:1G,seed=20", 4, 3, 0.06, 4 * MIB, WHEN_SHORT, .is_alone = false),
+    CHURN("sim:1G,seed=21", 8, 8, 0.06, 4 * MIB, WHEN_SHORT, .is_alone = false),
+    CHURN("sim:256M,seed=22", 4, 3, 0.06, 8 * MIB, ALWAYS, .is_alone = false))
 
-static void threads_with_their_own_streams(void) {
-  static const churn_setup setups[] = {
-      {"sim:1G,seed=18", 4, 4, 100000, 4 << 20, TARN_STEAL_WHEN_SHORT, false}};
-  RUN_ALL(setups);
-}
+RUN(streams_that_come_and_go,
+    CHURN("sim:1G,seed=23", 1, 2, 0.06, 8 * MIB, WHEN_SHORT, .has_retired = true),
+    CHURN("sim:256M,seed=24,order=lazy", 4, 2, 0.06, 8 * MIB, ALWAYS, .has_retired = true))
 
-static void threads_that_share_streams(void) {
-  static const churn_setup setups[] = {
-      {"sim:1G,seed=19", 4, 3, 100000, 4 << 20, TARN_STEAL_WHEN_SHORT, true},
-      {"sim:1G,seed=21", 4, 8, 60000, 4 << 20, TARN_STEAL_WHEN_SHORT, true},
-      {"sim:256M,seed=25", 4, 8, 60000, 8 << 20, TARN_STEAL_ALWAYS, true},
-      {"sim:256M,seed=20", 4, 3, 60000, 8 << 20, TARN_STEAL_ALWAYS, true}};
-  RUN_ALL(setups);
-}
+RUN(trims_and_limits, CHURN("sim:256M,seed=25", 1, 3, 0.05, 8 * MIB, WHEN_SHORT, .has_trims = true),
+    CHURN("sim:256M,seed=26,order=lazy", 4, 3, 0.05, 8 * MIB, WHEN_SHORT, .has_retired = true,
+          .has_trims = true))
+
+RUN(everything_with_faults,
+    CHURN("sim:256M,seed=27", 1, 3, 0.05, 8 * MIB, WHEN_SHORT, .has_retired = true,
+          .has_trims = true, .has_faults = true),
+    CHURN("sim:256M,seed=28", 4, 3, 0.05, 8 * MIB, ALWAYS, .has_retired = true, .has_trims = true,
+          .has_faults = true),
+    CHURN("sim:128M,seed=29,order=lazy", 4, 2, 0.06, 8 * MIB, NEVER, .has_retired = true,
+          .has_trims = true, .has_faults = true))
 
 static const test_case cases[] = {
-    {"one thread, one stream", one_thread_one_stream},
-    {"one thread, many streams", one_thread_many_streams},
+    {"one thread", one_thread},
     {"short of memory", short_of_memory},
-    {"threads with their own streams", threads_with_their_own_streams},
-    {"threads that share streams", threads_that_share_streams},
+    {"many threads", many_threads},
+    {"streams that come and go", streams_that_come_and_go},
+    {"trims and limits", trims_and_limits},
+    {"everything, and driver calls that fail", everything_with_faults},
 };
 
 TEST_MAIN(cases)

@@ -6,6 +6,8 @@
 #ifndef TARN_RIG_H
 #define TARN_RIG_H
 
+#include <stdatomic.h>
+
 #include "tarn/heap.h"
 #include "tarn/sim.h"
 
@@ -16,7 +18,7 @@ typedef struct rig {
   tarn_heap *heap;
   tarn_stream streams[RIG_STREAMS];
   int n_streams;
-  uint64_t last_owner;
+  _Atomic uint64_t last_owner;
   uint64_t n_findings; /* of the oracle, those at the device's end included */
 } rig;
 
