@@ -92,6 +92,9 @@ static int bench_file(const char *path) {
   uint64_t count = 0;
   if (text == NULL) {
     (void)fprintf(stderr, "bench_plan: cannot read %s\n", path);
+    if (file != NULL) {
+      (void)fclose(file);
+    }
     return 1;
   }
   const size_t length = fread(text, 1, ROOM, file);

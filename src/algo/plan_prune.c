@@ -275,6 +275,14 @@ static uint32_t choose_lowest(const tarni_search *search, const tarni_part *part
   return best;
 }
 
+/* Whether a buffer's lowest place is above that of another, if there is one; ties go by number. */
+static bool is_above(const tarni_search *search, uint32_t b, uint32_t other) {
+  if (other == TARNI_NOBODY) {
+    return false;
+  }
+  return search->low[b] > search->low[other] || (search->low[b] == search->low[other] && b > other);
+}
+
 static uint32_t choose_tightest(const tarni_search *search, const tarni_part *part,
                                 uint32_t *n_rivals) {
   uint32_t best = TARNI_NOBODY;
@@ -285,9 +293,7 @@ static uint32_t choose_tightest(const tarni_search *search, const tarni_part *pa
       continue;
     }
     const uint32_t n = fewest_rivals(search, b);
-    if (n > *n_rivals || (n == *n_rivals && best != TARNI_NOBODY &&
-                          (search->low[b] > search->low[best] ||
-                           (search->low[b] == search->low[best] && b > best)))) {
+    if (n > *n_rivals || (n == *n_rivals && is_above(search, b, best))) {
       continue;
     }
     if (is_next(search, part, b)) {
