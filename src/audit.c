@@ -309,7 +309,8 @@ static tarn_status check_chunks(const audit *sum) {
   if (heap->unfinished == NULL) {
     TARN_TRY(compare("idle chunks", n_listed, n_idle));
   }
-  return compare("bytes of chunks", heap->reserved_bytes, bytes + sum->leaving);
+  return compare("bytes of chunks", heap->reserved_bytes,
+                 bytes + sum->leaving + heap->quarantined_bytes);
 }
 
 static tarn_status check_lanes(const tarn_heap *heap) {
@@ -343,7 +344,7 @@ static tarn_status check_all(audit *sum) {
   TARN_TRY(compare("live bytes", stats.live_bytes, sum->live));
   TARN_TRY(compare("live blocks", stats.live_blocks, sum->live_blocks));
   return compare("physical bytes", stats.reserved_bytes,
-                 sum->used + sum->free + sum->busy + sum->leaving);
+                 sum->used + sum->free + sum->busy + sum->leaving + heap->quarantined_bytes);
 }
 
 tarn_status tarn_heap_check(tarn_heap *heap) {

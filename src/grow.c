@@ -350,6 +350,7 @@ static void plan_abandon(tarn_heap *heap, grow_plan *plan) {
   if (is_undone) {
     plan_restore_locked(heap, plan);
   } else {
+    heap->reserved_bytes += plan->stuck_bytes;
     heap->quarantined_bytes += plan->stuck_bytes;
     plan->next = heap->unfinished;
     heap->unfinished = plan;
@@ -368,6 +369,7 @@ tarn_status tarni_grow_reap_grow(tarn_heap *heap) {
     const uint64_t stuck = plan->stuck_bytes;
     const tarn_status status = plan_undo(heap, plan);
     tarni_lock_acquire(&heap->lock);
+    heap->reserved_bytes -= stuck - plan->stuck_bytes;
     heap->quarantined_bytes -= stuck - plan->stuck_bytes;
     if (status == TARN_OK) {
       heap->unfinished = plan->next;

@@ -41,6 +41,46 @@ static stat_sum sum_locked(const tarn_heap *heap) {
   return sum;
 }
 
+/* Bytes in blocks that a lost lane has freed or that wait for it. */
+static uint64_t lost_blocks_locked(const tarn_heap *heap) {
+  uint64_t bytes = 0;
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    for (uint32_t j = 0; heap->lanes[i].is_lost && j < TARNI_CLASS_COUNT; j++) {
+      bytes += heap->lanes[i].bins[j].n * tarni_class_size(j);
+    }
+  }
+  for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
+    bool is_lost = false;
+    for (uint32_t i = 0; i < uses->n_lanes; i++) {
+      const tarni_order order = {.n = 1, .at = {uses->lanes[i]}};
+      is_lost = is_lost || tarni_order_is_lost_locked(heap, &order);
+    }
+    bytes += is_lost ? uses->bytes : 0;
+  }
+  return bytes;
+}
+
+/* Bytes that cannot be used again, because they wait for a stream that is gone (I3). */
+static uint64_t lost_bytes_locked(const tarn_heap *heap) {
+  bool has_lost = false;
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    has_lost = has_lost || heap->lanes[i].is_lost;
+  }
+  if (!has_lost) {
+    return 0;
+  }
+  uint64_t bytes = lost_blocks_locked(heap);
+  for (uint32_t zone = 0; zone < 2; zone++) {
+    for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
+      const tarni_extent *extent = &heap->extents[i];
+      const bool holds = extent->kind == TARNI_EXTENT_FREE ||
+                         (extent->kind == TARNI_EXTENT_ZOMBIE && extent->chunk != 0);
+      bytes += holds && tarni_order_is_lost_locked(heap, &extent->order) ? extent->size : 0;
+    }
+  }
+  return bytes;
+}
+
 static tarn_heap_stats stats_of(const tarn_heap *heap, stat_sum sum) {
   const uint64_t live = sum.alloc_bytes - sum.free_bytes;
   return (tarn_heap_stats){.size = sizeof(tarn_heap_stats),
@@ -51,7 +91,7 @@ static tarn_heap_stats stats_of(const tarn_heap *heap, stat_sum sum) {
                            .free_bytes = heap->reserved_bytes - heap->used_bytes,
                            .reserved_bytes = heap->reserved_bytes,
                            .reserved_peak_bytes = heap->reserved_peak_bytes,
-                           .quarantined_bytes = heap->quarantined_bytes,
+                           .quarantined_bytes = heap->quarantined_bytes + lost_bytes_locked(heap),
                            .limit_bytes = heap->limit_bytes,
                            .allocations = sum.allocs,
                            .frees = sum.frees,

@@ -231,7 +231,8 @@ struct tarn_heap {
   tarni_uses *pending;             /* freed blocks with uses */
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;
-  uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes, quarantined_bytes;
+  uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes;
+  uint64_t quarantined_bytes;           /* of unfinished growths; part of reserved_bytes */
   uint64_t used_bytes, used_peak_bytes; /* in slabs */
   uint64_t moved_chunks, waits;
   /* of caches that are gone: */

@@ -167,7 +167,8 @@ static void fence_missing(tarn_heap *heap) {
     }
     for (uint32_t i = 0; i < uses->n_lanes; i++) {
       const tarni_order order = {.n = uses->lanes[i].ticket != 0, .at = {uses->lanes[i]}};
-      if (tarni_order_fence_grow(heap, &order) != TARN_OK) {
+      if (!heap->lanes[uses->lanes[i].lane].is_lost &&
+          tarni_order_fence_grow(heap, &order) != TARN_OK) {
         return;
       }
     }

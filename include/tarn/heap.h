@@ -110,7 +110,8 @@ typedef struct tarn_heap_stats {
   uint64_t free_bytes;     /* physical memory that belongs to no block */
   uint64_t reserved_bytes; /* physical memory held: the sum of all of the above */
   uint64_t reserved_peak_bytes;
-  uint64_t quarantined_bytes; /* never to be used again: completion could not be proven */
+  uint64_t quarantined_bytes; /* of these, out of use: completion could not be proven, or the
+                                 driver does not take them back */
   uint64_t limit_bytes;
   uint64_t allocations; /* calls so far */
   uint64_t frees;
