@@ -376,6 +376,7 @@ static void destroyed_without_being_retired(void) {
   if (status == TARN_OK) {
     CHECK_OK(rig_free(&r, &next, r.streams[0]));
   }
+  CHECK_EQ(rig_stats(&r).quarantined_bytes != 0, status != TARN_OK);
   CHECK(r.n_findings > 0); /* of the misuse, and of nothing else */
   for (size_t i = 0; i < r.n_findings; i++) {
     tarn_sim_finding finding = {.size = sizeof(finding)};
