@@ -4,232 +4,14 @@
  * needed it has the driver's own status and empty outputs, the heap agrees with itself and with the
  * device, nothing is used too early, and once the fault is over the same calls succeed and nothing
  * leaks. A code that breaks the device ends it: then nothing succeeds, and nothing hangs. */
-#include <pthread.h>
-#include <stdlib.h>
-
-#include "support/rig.h"
+#include "fault/fault_scene.h"
 #include "support/test.h"
 
-enum { MAX_BLOCKS = 64, MIB = 1 << 20, MAX_CALLS = 20000 };
-
-typedef struct world {
-  rig rig;
-  bool is_armed; /* a fault may strike now */
-  bool is_for_good;
-  bool is_lost; /* the device is broken */
-  tarn_status expected;
-  int n_blocks;
-  rig_block blocks[MAX_BLOCKS];
-  tarn_stream streams[MAX_BLOCKS]; /* on which each is freed */
-} world;
-
-typedef struct scenario {
-  const char *device;
-  tarn_heap_config config;
-  void (*run)(world *w);
-} scenario;
-
-/* Whether an allocation may fail so: with the driver's own word, or, where the driver lets nothing
- * be given back for good, because what is left is too little. */
-static bool is_excused(const world *w, tarn_status status) {
-  return status == w->expected ||
-         (w->is_for_good && (status == TARN_LIMIT || status == TARN_DEVICE_MEMORY ||
-                             status == TARN_ADDRESS_SPACE || status == TARN_STATE));
-}
-
-/* Whether the call succeeded; if not, it failed as the fault lets it. */
-static bool passed(world *w, tarn_status status) {
-  if (status == TARN_OK) {
-    return true;
-  }
-  if (!w->is_armed || w->is_lost) {
-    CHECK_STATUS(status, w->is_lost ? TARN_DEVICE_LOST : TARN_OK);
-    return false;
-  }
-  if (!is_excused(w, status)) {
-    CHECK_STATUS(status, w->expected);
-  }
-  tarn_error error = {.size = sizeof(error)};
-  CHECK_EQ(tarn_last_error(&error), status);
-  CHECK(error.message[0] != '\0');
-  if (w->expected != TARN_DEVICE_LOST) {
-    CHECK(rig_is_sound(&w->rig));
-  }
-  return false;
-}
-
-/* ---- Steps ---- */
-
-static void take(world *w, uint64_t bytes, int stream) {
-  rig_block *block = &w->blocks[w->n_blocks];
-  w->streams[w->n_blocks] = w->rig.streams[stream];
-  w->n_blocks += passed(w, rig_alloc(&w->rig, bytes, w->rig.streams[stream], block));
-}
-
-static void give(world *w, int index) {
-  if (index < w->n_blocks && passed(w, rig_free(&w->rig, &w->blocks[index], w->streams[index]))) {
-    w->blocks[index] = w->blocks[--w->n_blocks];
-    w->streams[index] = w->streams[w->n_blocks];
-  }
-}
-
-static void give_all(world *w) {
-  for (int i = w->n_blocks; i-- != 0;) {
-    give(w, i);
-  }
-}
-
-/* Another stream reads the block, after all that its own stream has been given. */
-static void use(world *w, int index, int stream) {
-  if (index >= w->n_blocks ||
-      !passed(w, tarn_stream_synchronize(w->rig.device, w->streams[index]))) {
-    return;
-  }
-  if (passed(w, tarn_use(w->rig.heap, w->blocks[index].address, w->rig.streams[stream]))) {
-    rig_touch(&w->rig, &w->blocks[index], w->rig.streams[stream], false);
-  }
-}
-
-/* ---- Scenarios ---- */
-
-static void grow(world *w) {
-  for (int i = 0; i < 6; i++) {
-    take(w, 300 << i, 0);
-    take(w, (uint64_t)(3 * i + 2) * MIB / 2, 0);
-  }
-  give(w, 3);
-  give(w, 0);
-  take(w, 5 * MIB, 0);
-  take(w, 700 << 10, 0);
-  give_all(w);
-}
-
-/* Memory that is free in pieces is brought together. */
-static void move(world *w) {
-  for (int i = 0; i < 7; i++) {
-    take(w, 4 * MIB, 0);
-  }
-  for (int i = 6; i >= 0; i -= 2) {
-    give(w, i);
-  }
-  take(w, 12 * MIB, 0);
-  take(w, 1 * MIB, 0);
-  take(w, 200 << 10, 0);
-  give_all(w);
-  take(w, 24 * MIB, 0);
-  give_all(w);
-}
-
-static void steal(world *w) {
-  for (int round = 0; round < 3; round++) {
-    for (int i = 0; i < 4; i++) {
-      take(w, 3 * MIB, round);
-      take(w, 100 << 10, round);
-    }
-    give_all(w);
-  }
-  take(w, 14 * MIB, 3);
-  give_all(w);
-}
-
-static void share(world *w) {
-  for (int i = 0; i < 3; i++) {
-    take(w, 2 * MIB, 0);
-    take(w, 40 << 10, 0);
-  }
-  for (int i = 0; i < 6; i++) {
-    use(w, i, 1);
-    use(w, i, i % 3);
-  }
-  give_all(w);
-  take(w, 6 * MIB, 2);
-  take(w, 40 << 10, 0);
-  take(w, 3 * MIB, 0);
-  give_all(w);
-}
-
-static void retire(world *w) {
-  for (int i = 0; i < 3; i++) {
-    take(w, 2 * MIB, i);
-    take(w, 5 << 10, i);
-    take(w, 300 << 10, i);
-  }
-  use(w, 1, 1);
-  give(w, 4);
-  give(w, 1);
-  for (int i = 0; i < 3; i++) {
-    (void)passed(w, tarn_stream_retire(w->rig.heap, w->rig.streams[i]));
-  }
-  take(w, 7 * MIB, 3);
-  take(w, 5 << 10, 3);
-  give_all(w);
-  (void)passed(w, tarn_stream_retire(w->rig.heap, w->rig.streams[3]));
-  take(w, 12 * MIB, 0);
-  give_all(w);
-}
-
-static void trim(world *w) {
-  for (int i = 0; i < 3; i++) {
-    take(w, 3 * MIB, i);
-    take(w, 30 << 10, i);
-  }
-  give(w, 4);
-  give(w, 0);
-  (void)passed(w, tarn_heap_trim(w->rig.heap, 4 * MIB));
-  give_all(w);
-  if (passed(w, tarn_heap_trim(w->rig.heap, 0)) && !w->is_armed) {
-    CHECK_EQ(rig_stats(&w->rig).reserved_bytes, 0);
-  }
-}
-
-static void limit(world *w) {
-  if (passed(w, tarn_heap_reserve(w->rig.heap, 10 * MIB))) {
-    CHECK(rig_stats(&w->rig).reserved_bytes >= 10 * MIB);
-  }
-  take(w, 3 * MIB, 0);
-  take(w, 3 * MIB, 1);
-  take(w, 3 << 10, 1);
-  give(w, 0);
-  (void)passed(w, tarn_heap_set_limit(w->rig.heap, 6 * MIB));
-  CHECK_EQ(rig_stats(&w->rig).limit_bytes, 6 * MIB);
-  give_all(w);
-  take(w, 4 * MIB, 2);
-  (void)passed(w, tarn_heap_set_limit(w->rig.heap, 0));
-  take(w, 8 * MIB, 2);
-  give_all(w);
-}
-
-static void *thread_work(void *user) {
-  world *w = user;
-  rig *r = &w->rig;
-  for (int i = 0; i < 2; i++) {
-    w->streams[w->n_blocks] = NULL; /* the legacy stream follows the threads' ones */
-    w->n_blocks += passed(
-        w, rig_alloc(r, i == 0 ? 2 * MIB : 9 << 10, (tarn_stream)2, &w->blocks[w->n_blocks]));
-  }
-  rig_block block;
-  if (passed(w, rig_alloc(r, 6 * MIB, (tarn_stream)2, &block)) &&
-      !passed(w, rig_free(r, &block, (tarn_stream)2))) {
-    w->streams[w->n_blocks] = NULL;
-    w->blocks[w->n_blocks++] = block;
-  }
-  return NULL;
-}
-
-/* Each thread on its own default stream; what one leaves behind the other takes. */
-static void threads(world *w) {
-  for (int i = 0; i < 2; i++) {
-    pthread_t thread;
-    REQUIRE(pthread_create(&thread, NULL, thread_work, w) == 0);
-    CHECK_EQ(pthread_join(thread, NULL), 0);
-    (void)thread_work(w);
-  }
-  give_all(w);
-}
+enum { MAX_CALLS = 20000 };
 
 /* ---- Runs ---- */
 
-static void arm(world *w, uint64_t nth, uint64_t times, int code) {
+static void arm(fault_world *w, uint64_t nth, uint64_t times, int code) {
   static const struct {
     int code;
     tarn_status status;
@@ -244,7 +26,7 @@ static void arm(world *w, uint64_t nth, uint64_t times, int code) {
 }
 
 /* The fault is over. Returns how many calls it struck. */
-static uint64_t disarm(world *w) {
+static uint64_t disarm(fault_world *w) {
   uint64_t n = 0;
   CHECK_OK(tarn_sim_failed(w->rig.device, &n));
   CHECK_OK(tarn_sim_fail(w->rig.device, TARN_CALL_COUNT, 0, 0, 0));
@@ -255,27 +37,27 @@ static uint64_t disarm(world *w) {
 
 /* A stream of which the driver said that it is not there counts as gone, until its user shows that
  * it is. */
-static void show_streams(world *w) {
+static void show_streams(fault_world *w) {
   for (int i = 0; i < w->rig.n_streams && w->is_for_good && w->expected == TARN_INVALID; i++) {
     CHECK_OK(tarn_stream_retire(w->rig.heap, w->rig.streams[i]));
   }
 }
 
-static uint64_t run_once(const scenario *s, uint64_t nth, uint64_t times, int code) {
-  static world w;
-  w = (world){0};
+static uint64_t run_once(const fault_scene *s, uint64_t nth, uint64_t times, int code) {
+  static fault_world w;
+  w = (fault_world){0};
   if (!rig_open(&w.rig, s->device, &s->config, 4)) {
     return 0;
   }
   arm(&w, nth, times, code);
-  s->run(&w);
+  s->play(&w);
   const uint64_t n = disarm(&w);
   if (!w.is_lost) {
     CHECK(rig_is_sound(&w.rig));
     show_streams(&w);
-    give_all(&w);
+    fault_give_all(&w);
     CHECK_EQ(w.n_blocks, 0);
-    s->run(&w);
+    s->play(&w);
     CHECK(rig_is_sound(&w.rig));
     rig_close(&w.rig);
     return n;
@@ -287,7 +69,7 @@ static uint64_t run_once(const scenario *s, uint64_t nth, uint64_t times, int co
   return n;
 }
 
-static void run_all(const scenario *s) {
+static void run_all(const fault_scene *s) {
   static const int codes[] = {2, 1, 801, 700};
   uint64_t n_runs = 0;
   for (unsigned i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
@@ -306,32 +88,28 @@ static void run_all(const scenario *s) {
   test_note("%llu faults", (unsigned long long)n_runs);
 }
 
-#define RUN(case_name, scenario_device, function, ...)                                             \
-  static void case_name(void) {                                                                    \
-    const scenario s = {.device = scenario_device,                                                 \
-                        .config = {.size = sizeof(tarn_heap_config), __VA_ARGS__},                 \
-                        .run = function};                                                          \
-    run_all(&s);                                                                                   \
+#define SCENE_CASE(name, scene)                                                                    \
+  static void name(void) {                                                                         \
+    run_all(&fault_scenes[scene]);                                                                 \
   }
 
-RUN(growing, "sim:64M,order=lazy", grow, .stealing = TARN_STEAL_WHEN_SHORT)
-RUN(moving, "sim:64M,order=lazy", move, .limit_bytes = 32 * MIB)
-RUN(moving_for_another, "sim:64M,seed=3", move, .limit_bytes = 32 * MIB,
-    .stealing = TARN_STEAL_ALWAYS)
-RUN(stealing_when_short, "sim:16M,order=lazy", steal, .stealing = TARN_STEAL_WHEN_SHORT)
-RUN(stealing_always, "sim:16M,seed=5", steal, .stealing = TARN_STEAL_ALWAYS)
-RUN(stealing_never, "sim:16M,order=lazy", steal, .stealing = TARN_STEAL_NEVER)
-RUN(sharing, "sim:64M,order=lazy", share, .limit_bytes = 12 * MIB)
-RUN(retiring, "sim:64M,order=lazy", retire, .limit_bytes = 24 * MIB)
-RUN(trimming, "sim:64M,order=lazy", trim, .stealing = TARN_STEAL_WHEN_SHORT)
-RUN(limiting, "sim:64M,order=lazy", limit, .stealing = TARN_STEAL_WHEN_SHORT)
-RUN(threading, "sim:64M,order=lazy", threads, .limit_bytes = 24 * MIB)
+SCENE_CASE(growing, FAULT_GROW)
+SCENE_CASE(moving, FAULT_MOVE)
+SCENE_CASE(moving_any, FAULT_MOVE_ANY)
+SCENE_CASE(stealing_when_short, FAULT_STEAL_SHORT)
+SCENE_CASE(stealing_always, FAULT_STEAL_ALWAYS)
+SCENE_CASE(stealing_never, FAULT_STEAL_NEVER)
+SCENE_CASE(sharing, FAULT_SHARE)
+SCENE_CASE(retiring, FAULT_RETIRE)
+SCENE_CASE(trimming, FAULT_TRIM)
+SCENE_CASE(limiting, FAULT_LIMIT)
+SCENE_CASE(threading, FAULT_THREADS)
 
 /* ---- Beginning and end ---- */
 
 static uint64_t create_once(uint64_t nth, uint64_t times, int code) {
   const tarn_heap_config config = {.size = sizeof(config), .device = "sim:64M"};
-  world w = {0};
+  fault_world w = {.n_blocks = 0};
   if (!rig_open_device(&w.rig, "sim:64M", 1)) {
     return 0;
   }
@@ -369,27 +147,14 @@ static void creating(void) {
   }
 }
 
-/* A heap in the middle of its life: chunks moved, streams retired, blocks pending and live. */
-static void live_a_little(world *w) {
-  move(w);
-  share(w);
-  take(w, 3 * MIB, 1);
-  take(w, 3 << 10, 1);
-  use(w, 0, 2);
-  use(w, 1, 2);
-  give(w, 0);
-  take(w, 5 * MIB, 3);
-  (void)passed(w, tarn_stream_retire(w->rig.heap, w->rig.streams[0]));
-}
-
 static uint64_t destroy_once(uint64_t nth, uint64_t times, int code) {
-  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 32 * MIB};
-  static world w;
-  w = (world){0};
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 32 * FAULT_MIB};
+  static fault_world w;
+  w = (fault_world){0};
   if (!rig_open(&w.rig, "sim:64M,order=lazy", &config, 4)) {
     return 0;
   }
-  live_a_little(&w);
+  fault_live_a_little(&w);
   const uint64_t n_live = (uint64_t)w.n_blocks;
   arm(&w, nth, times, code);
   uint64_t n_gone = 77;
@@ -433,7 +198,7 @@ static void destroying(void) {
 static const test_case cases[] = {
     {"growing", growing},
     {"moving chunks", moving},
-    {"moving chunks, any lane's", moving_for_another},
+    {"moving chunks, any lane's", moving_any},
     {"stealing when short", stealing_when_short},
     {"stealing always", stealing_always},
     {"stealing never", stealing_never},

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Scenes of a heap's life, on small simulated GPUs: growing, moving chunks, stealing, uses, streams
+ * that go, trimming, limits, threads. */
+#include "fault/fault_scene.h"
+
+#include <pthread.h>
+
+#include "support/test.h"
+
+/* A call of the heap, announced to whoever makes it fail. */
+#define PASSED(w, call) (call_begin(w), call_end((w), (call)))
+
+/* Whether an allocation may fail so: with the driver's own word, or, where the driver lets nothing
+ * be given back for good, because what is left is too little. */
+static bool is_excused(const fault_world *w, tarn_status status) {
+  return status == w->expected ||
+         (w->is_for_good && (status == TARN_LIMIT || status == TARN_DEVICE_MEMORY ||
+                             status == TARN_ADDRESS_SPACE || status == TARN_STATE));
+}
+
+/* Whether the call succeeded; if not, it failed as the fault lets it. */
+bool fault_passed(fault_world *w, tarn_status status) {
+  if (status == TARN_OK) {
+    return true;
+  }
+  if (!w->is_armed || w->is_lost) {
+    CHECK_STATUS(status, w->is_lost ? TARN_DEVICE_LOST : TARN_OK);
+    return false;
+  }
+  if (!is_excused(w, status)) {
+    CHECK_STATUS(status, w->expected);
+  }
+  tarn_error error = {.size = sizeof(error)};
+  CHECK_EQ(tarn_last_error(&error), status);
+  CHECK(error.message[0] != '\0');
+  if (w->expected != TARN_DEVICE_LOST) {
+    CHECK(rig_is_sound(&w->rig));
+  }
+  return false;
+}
+
+static void call_begin(const fault_world *w) {
+  if (w->on_call != NULL) {
+    w->on_call(true);
+  }
+}
+
+static bool call_end(fault_world *w, tarn_status status) {
+  if (w->on_call != NULL) {
+    w->on_call(false);
+  }
+  return fault_passed(w, status);
+}
+
+/* ---- Steps ---- */
+
+/* As rig_alloc and rig_free do it, but only the heap's own call is announced. */
+static bool obtain(fault_world *w, uint64_t bytes, tarn_stream stream, rig_block *block) {
+  tarn_ptr address = 1;
+  if (!PASSED(w, tarn_alloc(w->rig.heap, bytes, stream, &address))) {
+    CHECK_EQ(address, 0);
+    return false;
+  }
+  rig_own(&w->rig, address, bytes, block);
+  rig_touch(&w->rig, block, stream, true);
+  return true;
+}
+
+static bool release(fault_world *w, rig_block *block, tarn_stream stream) {
+  CHECK_OK(tarn_sim_disown(w->rig.device, block->address, block->bytes));
+  if (!PASSED(w, tarn_free(w->rig.heap, block->address, stream))) {
+    CHECK_OK(tarn_sim_own(w->rig.device, block->address, block->bytes, block->owner));
+    return false;
+  }
+  return true;
+}
+
+static void take(fault_world *w, uint64_t bytes, int stream) {
+  rig_block *block = &w->blocks[w->n_blocks];
+  w->streams[w->n_blocks] = w->rig.streams[stream];
+  w->n_blocks += obtain(w, bytes, w->rig.streams[stream], block);
+}
+
+static void give(fault_world *w, int index) {
+  if (index < w->n_blocks && release(w, &w->blocks[index], w->streams[index])) {
+    w->blocks[index] = w->blocks[--w->n_blocks];
+    w->streams[index] = w->streams[w->n_blocks];
+  }
+}
+
+void fault_give_all(fault_world *w) {
+  for (int i = w->n_blocks; i-- != 0;) {
+    give(w, i);
+  }
+}
+
+/* Another stream reads the block, after all that its own stream has been given. */
+static void use(fault_world *w, int index, int stream) {
+  if (index >= w->n_blocks ||
+      !PASSED(w, tarn_stream_synchronize(w->rig.device, w->streams[index]))) {
+    return;
+  }
+  if (PASSED(w, tarn_use(w->rig.heap, w->blocks[index].address, w->rig.streams[stream]))) {
+    rig_touch(&w->rig, &w->blocks[index], w->rig.streams[stream], false);
+  }
+}
+
+/* ---- Scenes ---- */
+
+static void grow(fault_world *w) {
+  for (int i = 0; i < 6; i++) {
+    take(w, 300 << i, 0);
+    take(w, (uint64_t)(3 * i + 2) * FAULT_MIB / 2, 0);
+  }
+  give(w, 3);
+  give(w, 0);
+  take(w, 5 * FAULT_MIB, 0);
+  take(w, 700 << 10, 0);
+  fault_give_all(w);
+}
+
+/* Memory that is free in pieces is brought together. */
+static void move(fault_world *w) {
+  for (int i = 0; i < 7; i++) {
+    take(w, 4 * FAULT_MIB, 0);
+  }
+  for (int i = 6; i >= 0; i -= 2) {
+    give(w, i);
+  }
+  take(w, 12 * FAULT_MIB, 0);
+  take(w, 1 * FAULT_MIB, 0);
+  take(w, 200 << 10, 0);
+  fault_give_all(w);
+  take(w, 24 * FAULT_MIB, 0);
+  fault_give_all(w);
+}
+
+static void steal(fault_world *w) {
+  for (int round = 0; round < 3; round++) {
+    for (int i = 0; i < 4; i++) {
+      take(w, 3 * FAULT_MIB, round);
+      take(w, 100 << 10, round);
+    }
+    fault_give_all(w);
+  }
+  take(w, 14 * FAULT_MIB, 3);
+  fault_give_all(w);
+}
+
+static void share(fault_world *w) {
+  for (int i = 0; i < 3; i++) {
+    take(w, 2 * FAULT_MIB, 0);
+    take(w, 40 << 10, 0);
+  }
+  for (int i = 0; i < 6; i++) {
+    use(w, i, 1);
+    use(w, i, i % 3);
+  }
+  fault_give_all(w);
+  take(w, 6 * FAULT_MIB, 2);
+  take(w, 40 << 10, 0);
+  take(w, 3 * FAULT_MIB, 0);
+  fault_give_all(w);
+}
+
+static void retire(fault_world *w) {
+  for (int i = 0; i < 3; i++) {
+    take(w, 2 * FAULT_MIB, i);
+    take(w, 5 << 10, i);
+    take(w, 300 << 10, i);
+  }
+  use(w, 1, 1);
+  give(w, 4);
+  give(w, 1);
+  for (int i = 0; i < 3; i++) {
+    (void)PASSED(w, tarn_stream_retire(w->rig.heap, w->rig.streams[i]));
+  }
+  take(w, 7 * FAULT_MIB, 3);
+  take(w, 5 << 10, 3);
+  fault_give_all(w);
+  (void)PASSED(w, tarn_stream_retire(w->rig.heap, w->rig.streams[3]));
+  take(w, 12 * FAULT_MIB, 0);
+  fault_give_all(w);
+}
+
+static void trim(fault_world *w) {
+  for (int i = 0; i < 3; i++) {
+    take(w, 3 * FAULT_MIB, i);
+    take(w, 30 << 10, i);
+  }
+  give(w, 4);
+  give(w, 0);
+  (void)PASSED(w, tarn_heap_trim(w->rig.heap, 4 * FAULT_MIB));
+  fault_give_all(w);
+  if (PASSED(w, tarn_heap_trim(w->rig.heap, 0)) && !w->is_armed) {
+    CHECK_EQ(rig_stats(&w->rig).reserved_bytes, 0);
+  }
+}
+
+static void limit(fault_world *w) {
+  if (PASSED(w, tarn_heap_reserve(w->rig.heap, 10 * FAULT_MIB))) {
+    CHECK(rig_stats(&w->rig).reserved_bytes >= 10 * FAULT_MIB);
+  }
+  take(w, 3 * FAULT_MIB, 0);
+  take(w, 3 * FAULT_MIB, 1);
+  take(w, 3 << 10, 1);
+  give(w, 0);
+  (void)PASSED(w, tarn_heap_set_limit(w->rig.heap, 6 * FAULT_MIB));
+  CHECK_EQ(rig_stats(&w->rig).limit_bytes, 6 * FAULT_MIB);
+  fault_give_all(w);
+  take(w, 4 * FAULT_MIB, 2);
+  (void)PASSED(w, tarn_heap_set_limit(w->rig.heap, 0));
+  take(w, 8 * FAULT_MIB, 2);
+  fault_give_all(w);
+}
+
+static void *thread_work(void *user) {
+  fault_world *w = user;
+  for (int i = 0; i < 2; i++) {
+    w->streams[w->n_blocks] = NULL; /* the legacy stream follows the threads' ones */
+    w->n_blocks +=
+        obtain(w, i == 0 ? 2 * FAULT_MIB : 9 << 10, (tarn_stream)2, &w->blocks[w->n_blocks]);
+  }
+  rig_block block;
+  if (obtain(w, 6 * FAULT_MIB, (tarn_stream)2, &block) && !release(w, &block, (tarn_stream)2)) {
+    w->streams[w->n_blocks] = NULL;
+    w->blocks[w->n_blocks++] = block;
+  }
+  return NULL;
+}
+
+/* Each thread on its own default stream; what one leaves behind the other takes. */
+static void threads(fault_world *w) {
+  for (int i = 0; i < 2; i++) {
+    pthread_t thread;
+    REQUIRE(pthread_create(&thread, NULL, thread_work, w) == 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    (void)thread_work(w);
+  }
+  fault_give_all(w);
+}
+
+void fault_live_a_little(fault_world *w) {
+  move(w);
+  share(w);
+  take(w, 3 * FAULT_MIB, 1);
+  take(w, 3 << 10, 1);
+  use(w, 0, 2);
+  use(w, 1, 2);
+  give(w, 0);
+  take(w, 5 * FAULT_MIB, 3);
+  (void)PASSED(w, tarn_stream_retire(w->rig.heap, w->rig.streams[0]));
+}
+
+#define SCENE(scene_device, function, ...)                                                         \
+  {                                                                                                \
+    .device = (scene_device), .play = (function), .config = {                                      \
+      .size = sizeof(tarn_heap_config),                                                            \
+      __VA_ARGS__                                                                                  \
+    }                                                                                              \
+  }
+
+const fault_scene fault_scenes[FAULT_SCENES] = {
+    [FAULT_GROW] = SCENE("sim:64M,order=lazy", grow, .stealing = TARN_STEAL_WHEN_SHORT),
+    [FAULT_MOVE] = SCENE("sim:64M,order=lazy", move, .limit_bytes = 32 * FAULT_MIB),
+    [FAULT_MOVE_ANY] =
+        SCENE("sim:64M,seed=3", move, .limit_bytes = 32 * FAULT_MIB, .stealing = TARN_STEAL_ALWAYS),
+    [FAULT_STEAL_SHORT] = SCENE("sim:16M,order=lazy", steal, .stealing = TARN_STEAL_WHEN_SHORT),
+    [FAULT_STEAL_ALWAYS] = SCENE("sim:16M,seed=5", steal, .stealing = TARN_STEAL_ALWAYS),
+    [FAULT_STEAL_NEVER] = SCENE("sim:16M,order=lazy", steal, .stealing = TARN_STEAL_NEVER),
+    [FAULT_SHARE] = SCENE("sim:64M,order=lazy", share, .limit_bytes = 12 * FAULT_MIB),
+    [FAULT_RETIRE] = SCENE("sim:64M,order=lazy", retire, .limit_bytes = 24 * FAULT_MIB),
+    [FAULT_TRIM] = SCENE("sim:64M,order=lazy", trim, .stealing = TARN_STEAL_WHEN_SHORT),
+    [FAULT_LIMIT] = SCENE("sim:64M,order=lazy", limit, .stealing = TARN_STEAL_WHEN_SHORT),
+    [FAULT_THREADS] = SCENE("sim:64M,order=lazy", threads, .limit_bytes = 24 * FAULT_MIB),
+};

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The n-th allocation of host memory fails inside a call of the heap, for every n, once and for
+ * good: the call says so and changes nothing, a free goes through all the same, and once there is
+ * memory again the same calls succeed. What the simulated driver allocates counts, too. */
+#include <errno.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "fault/fault_scene.h"
+#include "support/test.h"
+
+enum { MAX_CALLS = 5000 };
+
+/* ---- An allocator that fails ---- */
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+enum { CAN_FAIL = 1 };
+
+static _Thread_local bool is_inside; /* a call of the heap */
+static uint64_t n_left;              /* until the first failure; 0: none */
+static bool is_for_good;
+static uint64_t n_struck;
+
+static bool strikes(void) {
+  if (!is_inside || n_left == 0) {
+    return false;
+  }
+  if (n_left > 1) {
+    n_left--;
+    return false;
+  }
+  n_left = is_for_good ? 1 : 0;
+  n_struck++;
+  errno = ENOMEM;
+  return true;
+}
+
+/* The C library's own, under the names by which it offers them to those who replace them. */
+void *__libc_malloc(size_t size);             // NOLINT(bugprone-reserved-identifier)
+void *__libc_calloc(size_t n, size_t size);   // NOLINT(bugprone-reserved-identifier)
+void *__libc_realloc(void *old, size_t size); // NOLINT(bugprone-reserved-identifier)
+
+void *malloc(size_t size) {
+  return strikes() ? NULL : __libc_malloc(size);
+}
+
+void *calloc(size_t n, size_t size) {
+  return strikes() ? NULL : __libc_calloc(n, size);
+}
+
+void *realloc(void *old, size_t size) {
+  return strikes() ? NULL : __libc_realloc(old, size);
+}
+
+static void on_call(bool is_begin) {
+  is_inside = is_begin;
+}
+
+static void arm(uint64_t nth, bool for_good) {
+  n_left = nth;
+  is_for_good = for_good;
+  n_struck = 0;
+}
+
+static uint64_t disarm(void) {
+  n_left = 0;
+  return n_struck;
+}
+#else
+enum { CAN_FAIL = 0 };
+
+static void on_call(bool is_begin) {
+  (void)is_begin;
+}
+
+static void arm(uint64_t nth, bool for_good) {
+  (void)nth;
+  (void)for_good;
+}
+
+static uint64_t disarm(void) {
+  return 0;
+}
+#endif
+
+/* ---- Runs ---- */
+
+static uint64_t run_once(const fault_scene *scene, uint64_t nth, bool for_good) {
+  static fault_world w;
+  w = (fault_world){.expected = TARN_HOST_MEMORY, .on_call = on_call, .is_for_good = for_good};
+  if (!rig_open(&w.rig, scene->device, &scene->config, 4)) {
+    return 0;
+  }
+  arm(nth, for_good);
+  w.is_armed = true;
+  scene->play(&w);
+  fault_give_all(&w);
+  CHECK_EQ(w.n_blocks, 0); /* a free never fails for lack of memory */
+  const uint64_t n = disarm();
+  w.is_armed = false;
+  CHECK(rig_is_sound(&w.rig));
+  scene->play(&w);
+  CHECK(rig_is_sound(&w.rig));
+  rig_close(&w.rig);
+  return n;
+}
+
+static void run_all(const fault_scene *scene) {
+  if (!CAN_FAIL) {
+    test_skip("this build's allocator cannot be made to fail");
+    return;
+  }
+  uint64_t n_runs = 0;
+  for (int for_good = 0; for_good < 2; for_good++) {
+    for (uint64_t nth = 1; nth < MAX_CALLS && run_once(scene, nth, for_good != 0) != 0; nth++) {
+      n_runs++;
+      if (test_case_failed()) {
+        test_note("the fault was: allocation %llu, %s", (unsigned long long)nth,
+                  for_good != 0 ? "for good" : "once");
+        return;
+      }
+    }
+  }
+  CHECK(n_runs > 2);
+  test_note("%llu faults", (unsigned long long)n_runs);
+}
+
+#define SCENE_CASE(name, scene)                                                                    \
+  static void name(void) {                                                                         \
+    run_all(&fault_scenes[scene]);                                                                 \
+  }
+
+SCENE_CASE(growing, FAULT_GROW)
+SCENE_CASE(moving, FAULT_MOVE)
+SCENE_CASE(stealing_when_short, FAULT_STEAL_SHORT)
+SCENE_CASE(stealing_always, FAULT_STEAL_ALWAYS)
+SCENE_CASE(stealing_never, FAULT_STEAL_NEVER)
+SCENE_CASE(sharing, FAULT_SHARE)
+SCENE_CASE(retiring, FAULT_RETIRE)
+SCENE_CASE(trimming, FAULT_TRIM)
+SCENE_CASE(limiting, FAULT_LIMIT)
+
+static void creating(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .device = "sim:64M"};
+  if (!CAN_FAIL) {
+    test_skip("this build's allocator cannot be made to fail");
+    return;
+  }
+  rig r;
+  REQUIRE(rig_open_device(&r, "sim:64M", 1));
+  uint64_t nth = 1;
+  for (bool is_over = false; !is_over && !test_case_failed(); nth++) {
+    tarn_heap *heap = (tarn_heap *)(uintptr_t)1;
+    arm(nth, false);
+    on_call(true);
+    const tarn_status status = tarn_heap_create(&config, &heap);
+    on_call(false);
+    is_over = disarm() == 0;
+    CHECK_STATUS(status, is_over ? TARN_OK : TARN_HOST_MEMORY);
+    CHECK(is_over == (heap != NULL));
+    r.heap = heap;
+  }
+  CHECK(nth > 4);
+  rig_close(&r);
+}
+
+static void destroying(void) {
+  if (!CAN_FAIL) {
+    test_skip("this build's allocator cannot be made to fail");
+    return;
+  }
+  static fault_world w;
+  bool is_over = false;
+  for (uint64_t nth = 1; !is_over && !test_case_failed(); nth++) {
+    w = (fault_world){.n_blocks = 0};
+    REQUIRE(rig_open(&w.rig, "sim:64M,order=lazy", NULL, 4));
+    fault_live_a_little(&w);
+    const uint64_t n_blocks = (uint64_t)w.n_blocks;
+    uint64_t n_live = 0;
+    arm(nth, false);
+    on_call(true);
+    const tarn_status status = tarn_heap_destroy(w.rig.heap, &n_live);
+    on_call(false);
+    is_over = disarm() == 0;
+    if (status == TARN_OK) {
+      CHECK_EQ(n_live, n_blocks);
+      w.rig.heap = NULL;
+    } else {
+      CHECK_STATUS(status, TARN_HOST_MEMORY);
+    }
+    rig_close_live(&w.rig, status == TARN_OK ? 0 : n_blocks);
+  }
+}
+
+static const test_case cases[] = {
+    {"growing", growing},
+    {"moving chunks", moving},
+    {"stealing when short", stealing_when_short},
+    {"stealing always", stealing_always},
+    {"stealing never", stealing_never},
+    {"blocks that several streams use", sharing},
+    {"retiring streams", retiring},
+    {"trimming", trimming},
+    {"reserve and limits", limiting},
+    {"creating a heap", creating},
+    {"destroying a heap", destroying},
+};
+
+TEST_MAIN(cases)
