@@ -280,7 +280,9 @@ static bool is_above(const tarni_search *search, uint32_t b, uint32_t other) {
   if (other == TARNI_NOBODY) {
     return false;
   }
-  return search->low[b] > search->low[other] || (search->low[b] == search->low[other] && b > other);
+  const bool is_later = b > other;
+  const uint64_t low = search->low[other];
+  return search->low[b] != low ? search->low[b] > low : is_later;
 }
 
 static uint32_t choose_tightest(const tarni_search *search, const tarni_part *part,
