@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Extents: the partition of addresses and its trees, against a list of granules that knows which
+ * order each of them needs. What a split copies and a merge unites is never less. */
+#include <string.h>
+
+#include "base/rng.h"
+#include "internal.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { N = 192, MAX_BUSY = 32, MIB = 1 << 20 };
+
+typedef struct model {
+  rig rig;
+  tarn_heap *heap;
+  tarni_rng rng;
+  uint64_t first;           /* offset of the granules that are played with */
+  tarni_order_entry due[N]; /* what must be complete before a granule is used; lane 0: nothing */
+  bool is_void[N];
+  tarni_index busy[MAX_BUSY];
+  int n_busy;
+} model;
+
+static uint32_t below(model *m, uint32_t n) {
+  return (uint32_t)tarni_rng_below(&m->rng, n);
+}
+
+static uint32_t granule_of(const model *m, uint64_t offset) {
+  return (uint32_t)((offset - m->first) >> TARNI_GRANULE_LOG2);
+}
+
+static bool model_open(model *m, tarn_stealing stealing, uint64_t seed) {
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = stealing};
+  memset(m, 0, sizeof(*m));
+  if (!rig_open(&m->rig, "sim:64M", &config, 0)) {
+    return false;
+  }
+  m->heap = m->rig.heap;
+  m->heap->n_lanes = 7; /* that nobody has opened: only their numbers are played with */
+  m->rng.state = seed;
+  m->first = m->heap->small_end + 4 * MIB;
+  tarni_lock_acquire(&m->heap->lock);
+  const tarni_index all = m->heap->zones[1].head;
+  tarni_extent_take_locked(m->heap, all);
+  const bool is_cut =
+      tarni_extent_cut_locked(m->heap, all, m->first, (uint64_t)N << TARNI_GRANULE_LOG2);
+  m->busy[m->n_busy++] = all;
+  memset(m->is_void, true, sizeof(m->is_void));
+  return CHECK(is_cut);
+}
+
+/* Everything becomes void again, and with it one extent. */
+static void model_close(model *m) {
+  tarn_heap *heap = m->heap;
+  while (m->n_busy != 0) {
+    tarni_extent_give_locked(heap, m->busy[--m->n_busy], TARNI_EXTENT_VOID, NULL);
+  }
+  for (uint32_t tree = 1; tree < heap->max_lanes + 2; tree++) {
+    while (heap->zones[1].trees[tree] != 0) {
+      const tarni_index index = heap->zones[1].trees[tree];
+      tarni_extent_take_locked(heap, index);
+      tarni_extent_give_locked(heap, index, TARNI_EXTENT_VOID, NULL);
+    }
+  }
+  const tarni_extent *only = tarni_extent_at(heap, heap->zones[1].head);
+  CHECK_EQ(only->kind, TARNI_EXTENT_VOID);
+  CHECK_EQ(only->size, heap->size - heap->small_end);
+  CHECK_EQ(only->next, 0);
+  heap->n_lanes = 1;
+  tarni_lock_release(&heap->lock);
+  CHECK(rig_is_sound(&m->rig));
+  rig_close(&m->rig);
+}
+
+/* ---- Steps ---- */
+
+static void give(model *m) {
+  const uint32_t at = below(m, (uint32_t)m->n_busy);
+  const tarni_index index = m->busy[at];
+  const tarni_extent *extent = tarni_extent_at(m->heap, index);
+  const uint32_t from = granule_of(m, extent->offset);
+  const uint32_t to = from + (uint32_t)(extent->size >> TARNI_GRANULE_LOG2);
+  const bool is_void = below(m, 4) == 0;
+  const tarni_order_entry due = {.lane = below(m, 7), .ticket = 1 + below(m, 50)};
+  tarni_order order = {0};
+  (void)tarni_order_add(&order, due.lane, due.ticket);
+  for (uint32_t i = from; i < to; i++) {
+    m->is_void[i] = is_void;
+    m->due[i] = is_void ? (tarni_order_entry){0} : due;
+  }
+  m->busy[at] = m->busy[--m->n_busy];
+  tarni_extent_give_locked(m->heap, index, is_void ? TARNI_EXTENT_VOID : TARNI_EXTENT_FREE, &order);
+}
+
+/* The lowest extent in address order that is of the tree and fits: what a search must find. */
+static tarni_index first_by_list(const tarn_heap *heap, uint32_t tree, uint64_t size,
+                                 uint64_t alignment) {
+  for (tarni_index i = heap->zones[1].head; i != 0; i = heap->extents[i].next) {
+    const tarni_extent *extent = &heap->extents[i];
+    const uint64_t start = (extent->offset + alignment - 1) / alignment * alignment;
+    if ((extent->kind == TARNI_EXTENT_FREE || extent->kind == TARNI_EXTENT_VOID) &&
+        extent->tree == tree && start + size <= extent->offset + extent->size) {
+      return i;
+    }
+  }
+  return 0;
+}
+
+static void take(model *m) {
+  tarn_heap *heap = m->heap;
+  const uint32_t dice = below(m, 9);
+  const uint32_t tree = dice < 8 ? dice : 1 + heap->max_lanes;
+  const uint64_t size = (uint64_t)(1 + below(m, 20)) << TARNI_GRANULE_LOG2;
+  const uint64_t alignment = (uint64_t)TARNI_GRANULE << below(m, 4);
+  const tarni_index found = tarni_extent_first_locked(heap, 1, tree, size, alignment);
+  CHECK_EQ(found, first_by_list(heap, tree, size, alignment));
+  if (found == 0 || m->n_busy == MAX_BUSY) {
+    return;
+  }
+  const uint64_t start = tarni_align_up(heap->extents[found].offset, alignment);
+  if (start < m->first || start + size > m->first + ((uint64_t)N << TARNI_GRANULE_LOG2)) {
+    return; /* void addresses beside the granules */
+  }
+  tarni_extent_take_locked(heap, found);
+  CHECK(tarni_extent_cut_locked(heap, found, start, size));
+  CHECK_EQ(heap->extents[found].offset, start);
+  CHECK_EQ(heap->extents[found].size, size);
+  m->busy[m->n_busy++] = found;
+}
+
+/* ---- Checks ---- */
+
+static bool order_covers(const tarni_order *order, const tarni_order_entry *due) {
+  for (uint32_t i = 0; i < order->n; i++) {
+    if (order->at[i].lane == due->lane) {
+      return order->at[i].ticket >= due->ticket;
+    }
+  }
+  return due->lane == TARNI_LANE_COMMON;
+}
+
+static void check_partition(const model *m) {
+  const tarn_heap *heap = m->heap;
+  uint64_t at = heap->zones[1].first;
+  uint64_t n_wrong = 0;
+  for (tarni_index i = heap->zones[1].head; i != 0; i = heap->extents[i].next) {
+    const tarni_extent *extent = &heap->extents[i];
+    n_wrong += extent->offset != at;
+    at += extent->size;
+    for (uint64_t g = extent->offset; g < at && extent->kind == TARNI_EXTENT_FREE;
+         g += TARNI_GRANULE) {
+      const uint32_t granule = granule_of(m, g);
+      n_wrong += m->is_void[granule] || !order_covers(&extent->order, &m->due[granule]);
+    }
+  }
+  CHECK_EQ(at, heap->zones[1].end);
+  CHECK_EQ(n_wrong, 0);
+}
+
+static void play(tarn_stealing stealing) {
+  for (uint64_t seed = 1; seed <= 10; seed++) {
+    static model m;
+    REQUIRE(model_open(&m, stealing, seed));
+    for (int i = 0; i < 3000 && !test_case_failed(); i++) {
+      if (m.n_busy != 0 && below(&m, 2) == 0) {
+        give(&m);
+      } else {
+        take(&m);
+      }
+      check_partition(&m);
+    }
+    model_close(&m);
+  }
+}
+
+static void each_lane_for_itself(void) {
+  play(TARN_STEAL_WHEN_SHORT);
+}
+
+static void lanes_united(void) {
+  play(TARN_STEAL_ALWAYS);
+}
+
+/* ---- Records ---- */
+
+static uint64_t play_short(rig *r, uint32_t n_records) {
+  rig_block blocks[40];
+  int streams[40]; /* of each */
+  uint64_t n_refused = 0;
+  int n = 0;
+  const uint32_t max_extents = r->heap->max_extents;
+  r->heap->max_extents = r->heap->n_extents + n_records;
+  for (int i = 0; i < 40; i++) {
+    const uint64_t bytes = i % 3 == 0 ? (uint64_t)(i + 1) * 700 : (uint64_t)(i % 5 + 1) * MIB + 1;
+    const tarn_status status = rig_alloc(r, bytes, r->streams[i % 2], &blocks[n]);
+    if (status == TARN_OK) {
+      streams[n++] = i % 2;
+    } else {
+      CHECK_STATUS(status, TARN_HOST_MEMORY);
+      CHECK_HAS(tarn_last_message(), "no records left");
+      CHECK_OK(tarn_heap_check(r->heap));
+      n_refused++;
+    }
+    if (i % 4 == 3 && n != 0) { /* so that there are holes */
+      const int at = (i * 7) % n;
+      CHECK_OK(rig_free(r, &blocks[at], r->streams[streams[at]]));
+      blocks[at] = blocks[--n];
+      streams[at] = streams[n];
+    }
+  }
+  CHECK_OK(tarn_heap_trim(r->heap, 0));
+  CHECK(rig_is_sound(r));
+  r->heap->max_extents = max_extents;
+  while (n != 0) {
+    n--;
+    CHECK_OK(rig_free(r, &blocks[n], r->streams[streams[n]]));
+  }
+  return n_refused;
+}
+
+/* Without a record for what is left over, an allocation is refused and nothing is lost. */
+static void records_run_out(void) {
+  uint64_t n_refused = 0;
+  for (int policy = 0; policy < 3; policy++) {
+    for (uint32_t n_records = 0; n_records < 24; n_records++) {
+      const tarn_heap_config config = {.size = sizeof(config), .stealing = (tarn_stealing)policy};
+      rig r;
+      REQUIRE(rig_open(&r, "sim:256M,order=lazy", &config, 2));
+      n_refused += play_short(&r, n_records);
+      CHECK_EQ(play_short(&r, 1000), 0);
+      CHECK_OK(tarn_heap_trim(r.heap, 0));
+      CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+      CHECK(rig_is_sound(&r));
+      rig_close(&r);
+    }
+  }
+  CHECK(n_refused > 100);
+}
+
+static const test_case cases[] = {
+    {"a model of granules, each lane for itself", each_lane_for_itself},
+    {"a model of granules, lanes united", lanes_united},
+    {"records run out", records_run_out},
+};
+
+TEST_MAIN(cases)
