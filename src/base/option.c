@@ -197,10 +197,12 @@ tarn_status tarni_option_read(const tarni_option_spec *specs, size_t count,
 }
 
 static void read_environment(void) {
+  static char *empty[] = {NULL}; /* what is left after clearenv */
   for (size_t i = 0; i < TARNI_OPTION_COUNT; i++) {
     (void)tarni_option_range(&option_specs[i], option_ranges[i]);
   }
-  if (tarni_option_read(option_specs, TARNI_OPTION_COUNT, environ, option_values) != TARN_OK) {
+  if (tarni_option_read(option_specs, TARNI_OPTION_COUNT, environ != NULL ? environ : empty,
+                        option_values) != TARN_OK) {
     read_error.size = sizeof(read_error);
     (void)tarn_last_error(&read_error);
   }

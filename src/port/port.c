@@ -129,7 +129,9 @@ static tarn_status default_name(const char **text) {
   if (options[TARNI_OPTION_DEVICE].text[0] != '\0') {
     *text = options[TARNI_OPTION_DEVICE].text;
   } else {
-    *text = count_gpus() > 0 ? "cuda:0" : "sim";
+    int n = 0; /* no driver is no GPU; a driver that fails is an error, not a simulated GPU */
+    TARN_TRY(tarni_port_cuda.count(&n));
+    *text = n > 0 ? "cuda:0" : "sim";
   }
   return TARN_OK;
 }
@@ -163,7 +165,7 @@ static tarn_status enter_port_locked(const port_name *name, tarni_port **port) {
   tarn_assert((*port)->table == name->table);
   entry->port = *port;
   entry->n_users = 1;
-  entry->fork = tarni_fork_count();
+  entry->fork = (*port)->fork = tarni_fork_count();
   memcpy(entry->name, name->text, sizeof(entry->name));
   entry->next = first_entry;
   first_entry = entry;
@@ -173,6 +175,8 @@ static tarn_status enter_port_locked(const port_name *name, tarni_port **port) {
 tarn_status tarni_port_open(const char *name, tarni_port **port) {
   tarn_assert(port != NULL);
   *port = NULL;
+  const tarni_option_value *options;
+  TARN_TRY(tarni_options(&options)); /* a bad or misspelt variable is never ignored */
   if (name == NULL) {
     TARN_TRY(default_name(&name));
   }
@@ -204,7 +208,9 @@ void tarni_port_close(tarni_port *port) {
   tarn_assert(entry != NULL && "closed more often than opened");
   if (entry != NULL && --entry->n_users == 0) {
     *link = entry->next;
-    port->table->close(port);
+    if (entry->fork == tarni_fork_count()) { /* a child leaves alone what is its parent's */
+      port->table->close(port);
+    }
     free(entry);
   }
   tarni_lock_release(&registry_lock);

@@ -5,7 +5,8 @@
  *
  * What holds for every entry, once:
  * - Sizes are not zero. Addresses and sizes of chunks and mappings are multiples of the
- *   granularity. Output pointers are not NULL. (Checked in port.c, in every build: TARN_INVALID.)
+ *   granularity. Output pointers are not NULL. (Checked in port_call.c, in every build:
+ * TARN_INVALID; a copy or fill of zero bytes does nothing.)
  * - On failure outputs are empty (0 or NULL), nothing has changed, and the thread's last error says
  *   what happened, with the driver's own code. Success with a null result is a failure.
  * - Shortage, and nothing else, is TARN_DEVICE_MEMORY (TARN_HOST_MEMORY for pinned memory). A call
@@ -164,6 +165,7 @@ struct tarni_port {
   /* immutable after open: */
   const tarni_port_table *table;
   tarn_device_info device; /* free_bytes is as of the open */
+  uint32_t fork;           /* tarni_fork_count of the process that opened it */
   /* atomic: */
   _Atomic uint64_t calls[TARN_CALL_COUNT];
   _Atomic uint64_t nanoseconds[TARN_CALL_COUNT];

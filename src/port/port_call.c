@@ -10,6 +10,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "base/lock.h"
 #include "port/port.h"
 
@@ -30,6 +31,13 @@ static tarn_status enter_call(const tarni_port *port, tarn_call call) {
   tarn_assert_full(tarni_lock_held() < TARNI_RANK_HEAP && "driver call under a lock of the heap");
   if (TARNI_UNLIKELY(port == NULL)) {
     return refuse_call(port, call, "Open a device first.", "the device is NULL");
+  }
+  if (TARNI_UNLIKELY(port->fork != tarni_fork_count())) {
+    const tarni_facts facts = {.device = port->device.name};
+    return tarni_fail(
+        TARN_FORKED, tarn_call_name(call), &facts,
+        "Open devices after fork, in the process that uses them, or exec a program there.",
+        "the parent process opened %s", port->device.name);
   }
   return TARN_OK;
 }
@@ -164,10 +172,14 @@ static tarn_status leave_pointer(const tarni_port *port, tarn_call call, tarn_st
 /* ---- Devices and addresses ------------------------------------------------------------------ */
 
 tarn_status tarni_port_info(tarni_port *port, uint64_t *free_bytes, uint64_t *total_bytes) {
+  if (free_bytes != NULL) {
+    *free_bytes = 0;
+  }
+  if (total_bytes != NULL) {
+    *total_bytes = 0;
+  }
   TARN_TRY(need_output(port, TARN_CALL_INFO, free_bytes));
   TARN_TRY(need_output(port, TARN_CALL_INFO, total_bytes));
-  *free_bytes = 0;
-  *total_bytes = 0;
   const tarn_status status = port->table->info(port, free_bytes, total_bytes);
   if (status != TARN_OK || *total_bytes == 0) {
     *free_bytes = 0;
@@ -177,8 +189,10 @@ tarn_status tarni_port_info(tarni_port *port, uint64_t *free_bytes, uint64_t *to
 
 tarn_status tarni_port_reserve(tarni_port *port, uint64_t size, uint64_t alignment,
                                tarn_ptr *address) {
+  if (address != NULL) {
+    *address = 0;
+  }
   TARN_TRY(need_output(port, TARN_CALL_RESERVE, address));
-  *address = 0;
   TARN_TRY(need_granules(port, TARN_CALL_RESERVE, size));
   if (alignment != 0 && !tarni_is_pow2(alignment)) {
     return refuse_call(port, TARN_CALL_RESERVE, "Pass one, or 0 for the granularity.",
@@ -198,8 +212,10 @@ tarn_status tarni_port_unreserve(tarni_port *port, tarn_ptr address, uint64_t si
 /* ---- Chunks --------------------------------------------------------------------------------- */
 
 tarn_status tarni_port_create(tarni_port *port, uint64_t size, tarni_chunk *chunk) {
+  if (chunk != NULL) {
+    *chunk = 0;
+  }
   TARN_TRY(need_output(port, TARN_CALL_CREATE, chunk));
-  *chunk = 0;
   TARN_TRY(need_granules(port, TARN_CALL_CREATE, size));
   return leave_number(port, TARN_CALL_CREATE, port->table->create(port, size, chunk), chunk);
 }
@@ -227,8 +243,10 @@ tarn_status tarni_port_unmap(tarni_port *port, tarn_ptr address, uint64_t size) 
 }
 
 tarn_status tarni_port_export(tarni_port *port, tarni_chunk chunk, int *descriptor) {
+  if (descriptor != NULL) {
+    *descriptor = -1;
+  }
   TARN_TRY(need_output(port, TARN_CALL_EXPORT, descriptor));
-  *descriptor = -1;
   TARN_TRY(need_feature(port, TARN_CALL_EXPORT, port->device.has_export, "export of chunks"));
   TARN_TRY(need_value(port, TARN_CALL_EXPORT, chunk, "chunk"));
   const tarn_status status = port->table->export_chunk(port, chunk, descriptor);
@@ -240,8 +258,10 @@ tarn_status tarni_port_export(tarni_port *port, tarni_chunk chunk, int *descript
 }
 
 tarn_status tarni_port_import(tarni_port *port, int descriptor, tarni_chunk *chunk) {
+  if (chunk != NULL) {
+    *chunk = 0;
+  }
   TARN_TRY(need_output(port, TARN_CALL_IMPORT, chunk));
-  *chunk = 0;
   TARN_TRY(need_feature(port, TARN_CALL_IMPORT, port->device.has_export, "import of chunks"));
   if (descriptor < 0) {
     return refuse_call(port, TARN_CALL_IMPORT, "Pass what export gave.",
@@ -258,8 +278,10 @@ void tarni_port_close_descriptor(int descriptor) {
 /* ---- Plain memory and pools ----------------------------------------------------------------- */
 
 tarn_status tarni_port_plain_alloc(tarni_port *port, uint64_t size, tarn_ptr *address) {
+  if (address != NULL) {
+    *address = 0;
+  }
   TARN_TRY(need_output(port, TARN_CALL_PLAIN_ALLOC, address));
-  *address = 0;
   TARN_TRY(need_size(port, TARN_CALL_PLAIN_ALLOC, size));
   const tarn_status status = port->table->plain_alloc(port, size, address);
   return leave_number(port, TARN_CALL_PLAIN_ALLOC, status, address);
@@ -277,8 +299,10 @@ static tarn_status need_pool(const tarni_port *port, tarn_call call, const void 
 }
 
 tarn_status tarni_port_pool_create(tarni_port *port, uint64_t threshold, tarni_pool *pool) {
+  if (pool != NULL) {
+    *pool = NULL;
+  }
   TARN_TRY(need_output(port, TARN_CALL_POOL_CREATE, pool));
-  *pool = NULL;
   TARN_TRY(need_pool(port, TARN_CALL_POOL_CREATE, pool));
   const tarn_status status = port->table->pool_create(port, threshold, pool);
   return leave_pointer(port, TARN_CALL_POOL_CREATE, status, pool);
@@ -298,8 +322,10 @@ tarn_status tarni_port_pool_trim(tarni_port *port, tarni_pool pool, uint64_t kee
 
 tarn_status tarni_port_pool_alloc(tarni_port *port, tarni_pool pool, uint64_t size,
                                   tarn_stream stream, tarn_ptr *address) {
+  if (address != NULL) {
+    *address = 0;
+  }
   TARN_TRY(need_output(port, TARN_CALL_POOL_ALLOC, address));
-  *address = 0;
   TARN_TRY(need_pool(port, TARN_CALL_POOL_ALLOC, pool));
   TARN_TRY(need_size(port, TARN_CALL_POOL_ALLOC, size));
   const tarn_status status = port->table->pool_alloc(port, pool, size, stream, address);
@@ -316,8 +342,10 @@ tarn_status tarni_port_pool_free(tarni_port *port, tarn_ptr address, tarn_stream
 /* ---- Pinned host memory --------------------------------------------------------------------- */
 
 tarn_status tarni_port_host_alloc(tarni_port *port, uint64_t size, unsigned flags, void **pointer) {
+  if (pointer != NULL) {
+    *pointer = NULL;
+  }
   TARN_TRY(need_output(port, TARN_CALL_HOST_ALLOC, pointer));
-  *pointer = NULL;
   TARN_TRY(need_size(port, TARN_CALL_HOST_ALLOC, size));
   if ((flags & ~(unsigned)TARNI_HOST_WRITE_COMBINED) != 0) {
     return refuse_call(port, TARN_CALL_HOST_ALLOC, "Use TARNI_HOST_WRITE_COMBINED or 0.",
@@ -354,8 +382,10 @@ tarn_status tarni_port_host_unregister(tarni_port *port, void *pointer) {
 /* ---- Streams and events --------------------------------------------------------------------- */
 
 tarn_status tarni_port_stream_create(tarni_port *port, tarn_stream *stream) {
+  if (stream != NULL) {
+    *stream = NULL;
+  }
   TARN_TRY(need_output(port, TARN_CALL_STREAM_CREATE, stream));
-  *stream = NULL;
   const tarn_status status = port->table->stream_create(port, stream);
   return leave_pointer(port, TARN_CALL_STREAM_CREATE, status, stream);
 }
@@ -367,8 +397,10 @@ tarn_status tarni_port_stream_destroy(tarni_port *port, tarn_stream stream) {
 }
 
 tarn_status tarni_port_stream_id(tarni_port *port, tarn_stream stream, uint64_t *id) {
+  if (id != NULL) {
+    *id = 0;
+  }
   TARN_TRY(need_output(port, TARN_CALL_STREAM_ID, id));
-  *id = 0;
   const tarn_status status = port->table->stream_id(port, stream, id);
   return leave_number(port, TARN_CALL_STREAM_ID, status, id);
 }
@@ -384,8 +416,10 @@ tarn_status tarni_port_stream_sync(tarni_port *port, tarn_stream stream) {
 }
 
 tarn_status tarni_port_event_create(tarni_port *port, tarni_event *event) {
+  if (event != NULL) {
+    *event = NULL;
+  }
   TARN_TRY(need_output(port, TARN_CALL_EVENT_CREATE, event));
-  *event = NULL;
   const tarn_status status = port->table->event_create(port, event);
   return leave_pointer(port, TARN_CALL_EVENT_CREATE, status, event);
 }
@@ -424,8 +458,10 @@ tarn_status tarni_port_event_wait(tarni_port *port, tarn_stream stream, tarni_ev
 
 tarn_status tarni_port_capture_state(tarni_port *port, tarn_stream stream,
                                      tarni_capture_state *state) {
+  if (state != NULL) {
+    *state = (tarni_capture_state){0};
+  }
   TARN_TRY(need_output(port, TARN_CALL_CAPTURE_STATE, state));
-  *state = (tarni_capture_state){0};
   const tarn_status status = port->table->capture_state(port, stream, state);
   if (status != TARN_OK) {
     *state = (tarni_capture_state){0};
@@ -444,16 +480,20 @@ tarn_status tarni_port_capture_begin(tarni_port *port, tarn_stream stream,
 }
 
 tarn_status tarni_port_capture_end(tarni_port *port, tarn_stream stream, tarni_graph *graph) {
+  if (graph != NULL) {
+    *graph = NULL;
+  }
   TARN_TRY(need_output(port, TARN_CALL_CAPTURE_END, graph));
-  *graph = NULL;
   const tarn_status status = port->table->capture_end(port, stream, graph);
   return leave_pointer(port, TARN_CALL_CAPTURE_END, status, graph);
 }
 
 tarn_status tarni_port_graph_instantiate(tarni_port *port, tarni_graph graph,
                                          tarni_graph_exec *exec) {
+  if (exec != NULL) {
+    *exec = NULL;
+  }
   TARN_TRY(need_output(port, TARN_CALL_GRAPH_INSTANTIATE, exec));
-  *exec = NULL;
   TARN_TRY(need_pointer(port, TARN_CALL_GRAPH_INSTANTIATE, graph, "graph"));
   const tarn_status status = port->table->graph_instantiate(port, graph, exec);
   return leave_pointer(port, TARN_CALL_GRAPH_INSTANTIATE, status, exec);

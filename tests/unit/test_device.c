@@ -85,6 +85,7 @@ static void wrong_arguments(void) {
   CHECK_EQ(counts.calls[0], 0);
   tarn_stream stream = &device;
   CHECK_STATUS(tarn_stream_create(NULL, &stream), TARN_INVALID);
+  CHECK(stream == NULL);
   CHECK_STATUS(tarn_stream_destroy(NULL, NULL), TARN_INVALID);
   CHECK_STATUS(tarn_stream_synchronize(NULL, NULL), TARN_INVALID);
   CHECK_STATUS(tarn_device_copy(NULL, 1, 1, 1, NULL), TARN_INVALID);

@@ -421,12 +421,37 @@ static void open_with_unknown_variable(void) {
             : 5);
 }
 
+/* A child can neither use nor harm what its parent has of a simulated GPU. */
+static tarni_port *parent_port;
+static tarn_ptr parent_block;
+
+static void child_of_sim(void) {
+  const bool is_refused =
+      tarni_port_fill(parent_port, parent_block, 9, 4096, NULL) == TARN_FORKED &&
+      strstr(tarn_last_message(), "fork") != NULL;
+  tarni_port_close(parent_port);
+  _exit(is_refused ? 0 : 7);
+}
+
+static void forked(void) {
+  REQUIRE_OK(tarni_port_open("sim:1G,id=77", &parent_port));
+  REQUIRE_OK(tarni_port_plain_alloc(parent_port, 4096, &parent_block));
+  CHECK_OK(tarni_port_fill_sync(parent_port, parent_block, 7, 4096));
+  CHECK_EQ(signal_of(child_of_sim), 0);
+  uint8_t bytes[4096];
+  CHECK_OK(tarni_port_copy_sync(parent_port, (uintptr_t)bytes, parent_block, sizeof(bytes)));
+  CHECK(bytes[0] == 7 && bytes[4095] == 7);
+  CHECK_OK(tarni_port_plain_free(parent_port, parent_block));
+  tarni_port_close(parent_port);
+}
+
 static void open_by_default(void) {
   int n_gpus = 0;
   tarni_port *port;
   (void)unsetenv("TARN_DEVICE");
-  if (tarni_port_cuda.count(&n_gpus) != TARN_OK) {
-    n_gpus = 0;
+  const tarn_status status = tarni_port_cuda.count(&n_gpus);
+  if (status != TARN_OK) { /* a driver that fails is not replaced by the simulated GPU */
+    _exit(tarni_port_open(NULL, &port) == status && port == NULL ? 0 : 6);
   }
   /* A GPU is not used in a forked child: only which one would be is of interest. */
   if (n_gpus > 0) {
@@ -453,5 +478,6 @@ static const test_case cases[] = {
     {"port: the same name is the same port", same_name_same_port},
     {"port: bad names list what exists", bad_names},
     {"port: many threads open and close", many_threads_open},
+    {"port: a forked child", forked},
 };
 TEST_MAIN(cases)
