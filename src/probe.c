@@ -59,7 +59,8 @@ typedef struct probe {
 static tarn_status note_price(probe *p, tarn_call call, tarn_status status) {
   const uint64_t duration_ns = tarni_port_now_ns(p->port) - p->start_ns;
   tarn_probe_price *price = &p->report.prices[call];
-  if (price->calls < N_SAMPLES) {
+  const bool is_done = status == TARN_OK || status == TARN_NOT_READY; /* else it cost nothing */
+  if (is_done && price->calls < N_SAMPLES) {
     p->samples[call][price->calls++] = duration_ns;
   }
   return status;
