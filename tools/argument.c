@@ -128,7 +128,8 @@ bool tool_read_bytes(const char *text, uint64_t *bytes) {
   unsigned shift = 0;
   bool is_good = take_digits(text, &value, &rest);
   if (is_good && *rest != '\0') {
-    const char *unit = strchr(units, *rest & ~0x20);
+    const int letter = *rest & ~0x20;
+    const char *unit = letter != 0 ? strchr(units, letter) : NULL;
     shift = unit != NULL ? 10 * (unsigned)(unit - units + 1) : 0;
     rest += unit != NULL;
     is_good = *rest == '\0' || strcmp(rest, "B") == 0 || (unit != NULL && strcmp(rest, "iB") == 0);
