@@ -21,7 +21,7 @@ enum {
 
 _Static_assert((int)TARN_PROBE_COUNT <= (int)TARN_PROBE_CAPACITY,
                "the report has room for every kind");
-_Static_assert((int)TARN_CALL_COUNT <= (int)TARN_PRICE_CAPACITY,
+_Static_assert((int)TARN_CALL_COUNT <= (int)TARN_CALL_CAPACITY,
                "the report has room for every call");
 
 /* What a round made and has not taken down yet. Zero: nothing. */

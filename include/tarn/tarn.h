@@ -128,7 +128,7 @@ typedef struct tarn_device_info {
   char name[48];              /* "cuda:0", "sim": what opens it */
   char model[96];             /* "NVIDIA H200" */
   uint64_t total_bytes;       /* memory of the device */
-  uint64_t free_bytes;        /* of that, free now by the driver's account */
+  uint64_t free_bytes;        /* of that, free now by the driver's account; 0 for a GPU not open */
   uint64_t granularity_bytes; /* physical chunks are multiples of this; 0 without VMM */
   uint32_t address_bits;      /* width of a device address */
   int32_t driver_version;     /* 13000 is 13.0; 0 for the simulated GPU */
@@ -227,11 +227,14 @@ typedef enum tarn_call {
 TARN_API const char *tarn_call_name(tarn_call call);
 
 /* How often each kind of driver call was made through this device and how long they took:
- * nanoseconds of the wall clock on a GPU, of the virtual clock on the simulated one. */
+ * nanoseconds of the wall clock on a GPU, of the virtual clock on the simulated one. By tarn_call,
+ * with room for kinds to come. */
+enum { TARN_CALL_CAPACITY = 64 };
+
 typedef struct tarn_call_counts {
   size_t size;
-  uint64_t calls[TARN_CALL_COUNT];
-  uint64_t nanoseconds[TARN_CALL_COUNT];
+  uint64_t calls[TARN_CALL_CAPACITY];
+  uint64_t nanoseconds[TARN_CALL_CAPACITY];
 } tarn_call_counts;
 
 TARN_API tarn_status tarn_device_get_calls(tarn_device *device, tarn_call_counts *counts);
@@ -257,7 +260,7 @@ typedef enum tarn_probe_kind {
 } tarn_probe_kind;
 
 /* Room for more kinds than there are, so that the report can grow. */
-enum { TARN_PROBE_CAPACITY = 16, TARN_PRICE_CAPACITY = 64 };
+enum { TARN_PROBE_CAPACITY = 16 };
 
 typedef struct tarn_probe_result {
   bool is_tried;           /* false: the device does not have it */
@@ -275,7 +278,7 @@ typedef struct tarn_probe_price {
 typedef struct tarn_probe_report {
   size_t size;
   tarn_probe_result results[TARN_PROBE_CAPACITY]; /* by tarn_probe_kind */
-  tarn_probe_price prices[TARN_PRICE_CAPACITY];   /* by tarn_call */
+  tarn_probe_price prices[TARN_CALL_CAPACITY];    /* by tarn_call */
 } tarn_probe_report;
 
 /* Fills *report, also when something failed: then the status is that of the first failure. Needs
