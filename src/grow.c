@@ -40,7 +40,8 @@ typedef struct plan_chunk {
 typedef struct tarni_growth {
   struct tarni_growth *next; /* of those that could not be undone yet */
   tarni_index lane;
-  bool may_steal;
+  bool may_move, may_steal;
+  bool is_short; /* no memory is made where some can be moved */
   uint32_t n_pieces;
   uint32_t n_chunks;
   uint32_t n_moved;
@@ -251,11 +252,11 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
 
 /* Whether so much new memory leaves the heap within its slack above the peak of what was used. */
 static bool is_within_slack(const tarn_heap *heap, uint64_t more) {
-  return heap->reserved_bytes + more <=
-         heap->used_peak_bytes + heap->used_peak_bytes / GROW_SLACK_SHARE + 2 * heap->unit;
+  const uint64_t slack = heap->used_peak_bytes / GROW_SLACK_SHARE + 2 * heap->unit;
+  return heap->reserved_bytes + more <= tarni_min(heap->used_peak_bytes + slack, heap->limit_bytes);
 }
 
-static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan, bool may_move) {
+static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {
   uint64_t fresh = 0;
   for (uint32_t i = 0; i < plan->n_pieces; i++) {
     if (plan->pieces[i].kind != TARNI_EXTENT_VOID) {
@@ -264,7 +265,7 @@ static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan, bool may
     const tarni_extent *empty = tarni_extent_at(heap, plan->pieces[i].extent);
     uint64_t offset = empty->offset;
     const uint64_t end = empty->offset + empty->size;
-    if (may_move && !is_within_slack(heap, fresh + (end - offset))) {
+    if (plan->may_move && (plan->is_short || !is_within_slack(heap, fresh + (end - offset)))) {
       offset = plan_moves_locked(heap, plan, offset, end);
     }
     TARN_TRY(plan_new_locked(heap, plan, offset, end, fresh));
@@ -497,13 +498,15 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   *extent = 0;
   grow_plan *plan;
   TARN_TRY(plan_make(heap, need->lane, need->size, &plan));
+  plan->may_move = true;
   plan->may_steal = may_steal;
+  plan->is_short = need->is_short;
   tarni_lock_acquire(&heap->lock);
   *extent = tarni_chunk_ready_locked(heap, need); /* freed meanwhile */
   tarn_status status = TARN_OK;
   if (*extent == 0) {
     status = plan_window_locked(heap, plan, need);
-    status = status == TARN_OK ? plan_chunks_locked(heap, plan, true) : status;
+    status = status == TARN_OK ? plan_chunks_locked(heap, plan) : status;
   }
   tarni_lock_release(&heap->lock);
   if (*extent == 0) {
@@ -526,7 +529,7 @@ tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent) 
     status = addresses_fail(heap, size);
   } else {
     const window chosen = {.start = tarni_extent_at(heap, empty)->offset, .first = empty};
-    status = window_take(heap, plan, &chosen, size) ? plan_chunks_locked(heap, plan, false)
+    status = window_take(heap, plan, &chosen, size) ? plan_chunks_locked(heap, plan)
                                                     : records_fail(heap);
   }
   tarni_lock_release(&heap->lock);

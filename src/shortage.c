@@ -20,6 +20,7 @@ typedef struct shortage {
   tarn_heap *heap;
   tarni_cache *cache;
   const tarni_need *need;
+  tarni_need urgent;  /* the same under true shortage */
   tarni_index extent; /* found */
   tarn_error cause;   /* what the last step that needs the driver said */
 } shortage;
@@ -198,6 +199,9 @@ static bool has_freed(shortage *at) {
 static tarn_status climb_together(shortage *at, tarn_status status) {
   tarn_heap *heap = at->heap;
   const bool may_steal = heap->config.stealing != TARN_STEAL_NEVER;
+  at->urgent = *at->need;
+  at->urgent.is_short = true;
+  at->need = &at->urgent;
   collect_all(at);
   if (try_ready(at)) {
     return TARN_OK;

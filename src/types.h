@@ -108,6 +108,7 @@ typedef struct tarni_need {
   uint64_t size;        /* a multiple of the granule */
   uint64_t alignment;   /* a power of two, the granule or more */
   uint32_t class_index; /* TARNI_CLASS_COUNT for a large block */
+  bool is_short;        /* the device or a limit has refused more memory */
 } tarni_need;
 
 /* ---- Lanes ---- */
