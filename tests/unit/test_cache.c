@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A thread's caches: what they keep, what they hand on when they are full, and how others reach
+ * into them. */
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "internal.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { KIB = 1 << 10, MIB = 1 << 20, MAX_BLOCKS = 200 };
+
+static tarni_cache *cache_of(rig *r, int stream) {
+  tarni_cache *cache = NULL;
+  CHECK_OK(tarni_cache_find(r->heap, r->streams[stream], &cache));
+  return cache;
+}
+
+static void one_for_each_stream_and_heap(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 2));
+  const tarn_heap_config config = {.size = sizeof(config), .device = "sim:64M"};
+  tarn_heap *other;
+  REQUIRE_OK(tarn_heap_create(&config, &other));
+  tarni_cache *first = cache_of(&r, 0), *second = cache_of(&r, 1), *third = NULL;
+  CHECK_OK(tarni_cache_find(other, r.streams[0], &third));
+  CHECK(first != second && second != third && first != third);
+  CHECK(tarni_hot_cache == third);
+  CHECK(cache_of(&r, 0) == first);
+  CHECK(tarni_hot_cache == first);
+  CHECK(first->lane != second->lane);
+  CHECK_OK(tarn_heap_destroy(other, NULL));
+  rig_close(&r);
+}
+
+/* The stack of a class never outgrows its capacity; what does not fit goes to the lane. */
+static void full_stack_hands_on(void) {
+  static const uint64_t sizes[] = {256, 4 * KIB, 5 * KIB, 64 * KIB, 65 * KIB, 500 * KIB};
+  rig r;
+  static rig_block blocks[MAX_BLOCKS];
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  for (unsigned s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
+    const uint32_t class_index = tarni_class_of(sizes[s]);
+    const tarni_stack *stack = &cache_of(&r, 0)->stacks[class_index];
+    const tarni_bin *bin = &r.heap->lanes[cache_of(&r, 0)->lane].bins[class_index];
+    const int n = 2 * stack->capacity + 3;
+    CHECK(stack->capacity >= 4 && n <= MAX_BLOCKS);
+    for (int i = 0; i < n; i++) {
+      CHECK_OK(rig_alloc(&r, sizes[s], r.streams[0], &blocks[i]));
+    }
+    for (int i = 0; i < n; i++) {
+      const tarn_ptr address = blocks[i].address;
+      CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+      CHECK(stack->n != 0 && stack->n <= stack->capacity);
+      CHECK_EQ(cache_of(&r, 0)->items[stack->first + stack->n - 1],
+               (address - r.heap->base) >> 8); /* the newest is on top */
+    }
+    CHECK(bin->n != 0);
+    CHECK(rig_is_sound(&r));
+  }
+  rig_close(&r);
+}
+
+static void emptied_and_filled(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  tarni_cache *cache = cache_of(&r, 0);
+  const uint32_t class_index = tarni_class_of(1000);
+  tarni_stack *stack = &cache->stacks[class_index];
+  const tarni_bin *bin = &r.heap->lanes[cache->lane].bins[class_index];
+  tarni_lock_acquire(&r.heap->lock);
+  tarni_cache_empty_locked(r.heap, cache);
+  CHECK_EQ(stack->n, 0);
+  CHECK_EQ(bin->n, 64); /* all blocks of the slab */
+  tarni_cache_fill_locked(r.heap, cache, class_index);
+  CHECK_EQ(stack->n, stack->capacity / 2 + 1);
+  CHECK_EQ(bin->n + stack->n, 64);
+  tarni_cache_fill_locked(r.heap, cache, class_index); /* no more than that */
+  CHECK_EQ(stack->n, stack->capacity / 2 + 1);
+  const uint16_t before = stack->n;
+  const uint32_t newest = cache->items[stack->first + stack->n - 1];
+  tarni_cache_spill_locked(r.heap, cache, class_index);
+  CHECK_EQ(stack->n, before - before / 2);
+  CHECK_EQ(cache->items[stack->first + stack->n - 1], newest); /* the older half has gone */
+  while (stack->n > 1) {
+    tarni_cache_spill_locked(r.heap, cache, class_index);
+  }
+  tarni_cache_spill_locked(r.heap, cache, class_index);
+  CHECK_EQ(stack->n, 0);
+  tarni_lock_release(&r.heap->lock);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* Large blocks: the newest of exactly the size; the oldest makes room. */
+static void large_blocks(void) {
+  rig r;
+  rig_block blocks[TARNI_LARGE_CACHED + 2];
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  for (int i = 0; i < TARNI_LARGE_CACHED + 2; i++) {
+    CHECK_OK(rig_alloc(&r, (uint64_t)(i + 2) * MIB, r.streams[0], &blocks[i]));
+  }
+  const tarni_cache *cache = cache_of(&r, 0);
+  for (int i = 0; i < TARNI_LARGE_CACHED + 2; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+    CHECK(cache->n_large <= TARNI_LARGE_CACHED);
+  }
+  CHECK_EQ(cache->n_large, TARNI_LARGE_CACHED);
+  for (uint32_t i = 0; i < cache->n_large; i++) { /* the newest are there, the oldest first */
+    CHECK_EQ((uint64_t)cache->large[i].granules << TARNI_GRANULE_LOG2, (uint64_t)(i + 4) * MIB);
+  }
+  const uint64_t misses = rig_stats(&r).misses;
+  rig_block block;
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &block));
+  CHECK_EQ(rig_stats(&r).misses, misses);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 65 * MIB, r.streams[0], &block)); /* too large to be kept */
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  for (uint32_t i = 0; i < cache->n_large; i++) {
+    CHECK(cache->large[i].granules < (65u * MIB) >> TARNI_GRANULE_LOG2);
+  }
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* ---- Revoking ---- */
+
+typedef struct contest {
+  rig *rig;
+  tarni_cache *cache;
+  uint64_t value; /* only whoever is inside may touch it */
+  atomic_bool is_ready, is_over;
+  uint64_t n_in, n_out;
+} contest;
+
+static void *go_in_and_out(void *user) {
+  contest *c = user;
+  CHECK_OK(tarni_cache_find(c->rig->heap, c->rig->streams[0], &c->cache));
+  atomic_store(&c->is_ready, true);
+  while (!atomic_load_explicit(&c->is_over, memory_order_relaxed)) {
+    if (tarni_cache_enter(c->cache)) {
+      c->value++;
+      c->n_in++;
+      tarni_cache_leave(c->cache);
+    } else {
+      c->n_out++;
+    }
+  }
+  return NULL;
+}
+
+/* The owner and those who revoke it are never inside together: no increment is lost. */
+static void enter_against_revoke(void) {
+  enum { ROUNDS = 3000 };
+  rig r;
+  pthread_t thread;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  contest c = {.rig = &r};
+  REQUIRE(pthread_create(&thread, NULL, go_in_and_out, &c) == 0);
+  while (!atomic_load(&c.is_ready)) {
+  }
+  for (int i = 0; i < ROUNDS; i++) {
+    tarni_lock_acquire(&r.heap->lock);
+    tarni_caches_revoke_locked(r.heap);
+    const uint64_t before = c.value;
+    for (volatile int spin = 0; spin < 200; spin++) {
+    }
+    c.value = before + 1;
+    tarni_caches_allow_locked(r.heap);
+    tarni_lock_release(&r.heap->lock);
+  }
+  atomic_store(&c.is_over, true);
+  CHECK_EQ(pthread_join(thread, NULL), 0);
+  CHECK(c.n_in != 0);
+  CHECK_EQ(c.value, c.n_in + ROUNDS);
+  test_note("%llu times inside, %llu times kept out", (unsigned long long)c.n_in,
+            (unsigned long long)c.n_out);
+  rig_close(&r);
+}
+
+static const test_case cases[] = {
+    {"one for each stream and heap", one_for_each_stream_and_heap},
+    {"a full stack hands on", full_stack_hands_on},
+    {"emptied and filled", emptied_and_filled},
+    {"large blocks", large_blocks},
+    {"entering against revoking", enter_against_revoke},
+};
+
+TEST_MAIN(cases)

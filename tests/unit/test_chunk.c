@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Chunks: moved to where they are needed before new ones are made, with no wait of the host; their
+ * old places dropped once they are seen to be complete; given back by age. */
+#include "internal.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { KIB = 1 << 10, MIB = 1 << 20, N = 16 };
+
+static uint64_t calls_of(const rig *r, tarn_call call) {
+  tarn_call_counts counts = {.size = sizeof(counts)};
+  CHECK_OK(tarn_device_get_calls(r->device, &counts));
+  return counts.calls[call];
+}
+
+/* N blocks of 4 MiB, of which every second one is freed: half of it is free, in pieces. */
+static bool open_with_holes(rig *r, const char *device, const tarn_heap_config *config,
+                            rig_block blocks[N]) {
+  if (!rig_open(r, device, config, 2)) {
+    return false;
+  }
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(rig_alloc(r, 4 * MIB, r->streams[0], &blocks[i]));
+  }
+  for (int i = 0; i < N; i += 2) {
+    CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
+  }
+  return true;
+}
+
+static void close_with_holes(rig *r, rig_block blocks[N]) {
+  for (int i = 0; i < N; i++) {
+    if (blocks[i].address != 0) {
+      CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
+    }
+  }
+  CHECK(rig_is_sound(r));
+  rig_close(r);
+}
+
+/* A large block takes the memory of the holes: nothing is made, and the host waits for nothing. */
+static void moved_instead_of_made(void) {
+  rig r;
+  rig_block blocks[N], large;
+  REQUIRE(open_with_holes(&r, "sim:256M,order=lazy", NULL, blocks));
+  const uint64_t made = calls_of(&r, TARN_CALL_CREATE), waits = calls_of(&r, TARN_CALL_EVENT_SYNC);
+  CHECK_OK(rig_alloc(&r, 24 * MIB, r.streams[0], &large));
+  CHECK(calls_of(&r, TARN_CALL_CREATE) - made <= 2); /* but for a little slack */
+  CHECK(rig_stats(&r).moved_chunks >= 10);
+  CHECK(rig_stats(&r).reserved_bytes <= 68 * MIB);
+  CHECK_EQ(calls_of(&r, TARN_CALL_EVENT_SYNC), waits);
+  CHECK_EQ(calls_of(&r, TARN_CALL_STREAM_SYNC), 0);
+  CHECK_EQ(calls_of(&r, TARN_CALL_UNMAP), 0); /* the old places are not known to be complete */
+  CHECK(rig_state(&r).mapped_bytes > rig_state(&r).created_bytes);
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  CHECK_OK(rig_free(&r, &large, r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 30 * MIB, r.streams[0], &large)); /* a miss looks at the fences */
+  CHECK(calls_of(&r, TARN_CALL_UNMAP) != 0);
+  CHECK_OK(rig_free(&r, &large, r.streams[0]));
+  close_with_holes(&r, blocks);
+}
+
+/* Memory that another stream has freed moves behind a wait of the GPU, if the policy lets it. */
+static void moved_from_another_stream(void) {
+  for (int policy = 0; policy < 3; policy++) {
+    const tarn_heap_config config = {
+        .size = sizeof(config), .limit_bytes = 64 * MIB, .stealing = (tarn_stealing)policy};
+    rig r;
+    rig_block blocks[N], large;
+    REQUIRE(open_with_holes(&r, "sim:256M,order=lazy", &config, blocks));
+    CHECK_OK(rig_alloc(&r, 24 * MIB, r.streams[1], &large)); /* there is nothing else left */
+    CHECK_EQ(rig_stats(&r).waits != 0, policy != TARN_STEAL_NEVER);
+    CHECK_EQ(rig_stats(&r).reserved_peak_bytes, 64 * MIB);
+    CHECK_OK(rig_free(&r, &large, r.streams[1]));
+    close_with_holes(&r, blocks);
+  }
+}
+
+/* From one zone to the other: small blocks get the memory of large ones, and back. */
+static void moved_between_zones(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 8 * MIB};
+  rig r;
+  static rig_block blocks[128];
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 1));
+  for (int round = 0; round < 10; round++) {
+    rig_block large;
+    CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &large));
+    CHECK_OK(rig_free(&r, &large, r.streams[0]));
+    for (int i = 0; i < 128; i++) {
+      CHECK_OK(rig_alloc(&r, 60 * KIB, r.streams[0], &blocks[i]));
+    }
+    CHECK(rig_is_sound(&r));
+    for (int i = 0; i < 128; i++) {
+      CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+    }
+  }
+  CHECK_EQ(rig_stats(&r).reserved_peak_bytes, 8 * MIB);
+  CHECK_EQ(calls_of(&r, TARN_CALL_CREATE), 4);
+  rig_close(&r);
+}
+
+/* Trimming takes what has been idle longest. */
+static void given_back_by_age(void) {
+  rig r;
+  rig_block blocks[4];
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(rig_alloc(&r, 2 * MIB, r.streams[0], &blocks[i]));
+  }
+  tarn_ptr addresses[4];
+  static const int order[4] = {2, 0, 3, 1};
+  for (int i = 0; i < 4; i++) {
+    addresses[i] = blocks[order[i]].address;
+    CHECK_OK(rig_free(&r, &blocks[order[i]], r.streams[0]));
+    tarni_lock_acquire(&r.heap->lock);
+    tarni_cache_empty_all_locked(r.heap, 0, false); /* it is idle from now on */
+    tarni_lock_release(&r.heap->lock);
+  }
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(tarn_heap_trim(r.heap, (uint64_t)(3 - i) * 2 * MIB));
+    for (int j = 0; j < 4; j++) {
+      const uint64_t unit = (addresses[j] - r.heap->base) / r.heap->unit;
+      CHECK_EQ(r.heap->units[unit] != 0, j > i);
+    }
+  }
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* Chunks grow with the heap, and a heap that is trimmed to any size holds no more than that. */
+static void chunks_of_several_sizes(void) {
+  rig r;
+  tarn_ptr blocks[40];
+  REQUIRE(rig_open(&r, "sim:1G,granularity=16K", NULL, 1));
+  for (int i = 0; i < 40; i++) {
+    CHECK_OK(tarn_alloc(r.heap, (uint64_t)(1 + i % 7) * 3 * MIB, r.streams[0], &blocks[i]));
+  }
+  uint32_t least = UINT32_MAX, most = 0;
+  for (tarni_index i = 1; i < r.heap->n_chunks; i++) {
+    const uint32_t n = r.heap->chunks[i].n_units;
+    least = n != 0 && n < least ? n : least;
+    most = n > most ? n : most;
+  }
+  CHECK_EQ(least, 1);
+  CHECK(most >= 4);
+  for (int i = 0; i < 40; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+  }
+  for (uint64_t keep = 400 * MIB; keep != 0; keep /= 3) {
+    const uint64_t before = rig_stats(&r).reserved_bytes;
+    CHECK_OK(tarn_heap_trim(r.heap, keep));
+    const uint64_t held = rig_stats(&r).reserved_bytes;
+    CHECK(held <= keep);
+    CHECK(held + MIB > keep || held == before); /* and not much less */
+    CHECK(rig_is_sound(&r));
+  }
+  rig_close(&r);
+}
+
+static const test_case cases[] = {
+    {"moved instead of made", moved_instead_of_made},
+    {"moved from another stream", moved_from_another_stream},
+    {"moved between zones", moved_between_zones},
+    {"given back by age", given_back_by_age},
+    {"chunks of several sizes", chunks_of_several_sizes},
+};
+
+TEST_MAIN(cases)
