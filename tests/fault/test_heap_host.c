@@ -37,20 +37,22 @@ static bool strikes(void) {
 }
 
 /* The C library's own, under the names by which it offers them to those who replace them. */
-void *__libc_malloc(size_t size);             // NOLINT(bugprone-reserved-identifier)
-void *__libc_calloc(size_t n, size_t size);   // NOLINT(bugprone-reserved-identifier)
-void *__libc_realloc(void *old, size_t size); // NOLINT(bugprone-reserved-identifier)
+/* NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming) */
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t n, size_t size);
+void *__libc_realloc(void *old, size_t size);
+/* NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming) */
 
 void *malloc(size_t size) {
   return strikes() ? NULL : __libc_malloc(size);
 }
 
-void *calloc(size_t n, size_t size) {
-  return strikes() ? NULL : __libc_calloc(n, size);
+void *calloc(size_t nmemb, size_t size) {
+  return strikes() ? NULL : __libc_calloc(nmemb, size);
 }
 
-void *realloc(void *old, size_t size) {
-  return strikes() ? NULL : __libc_realloc(old, size);
+void *realloc(void *ptr, size_t size) {
+  return strikes() ? NULL : __libc_realloc(ptr, size);
 }
 
 static void on_call(bool is_begin) {

@@ -17,6 +17,9 @@ static uint64_t calls_of(const rig *r, tarn_call call) {
 /* N blocks of 4 MiB, of which every second one is freed: half of it is free, in pieces. */
 static bool open_with_holes(rig *r, const char *device, const tarn_heap_config *config,
                             rig_block blocks[N]) {
+  for (int i = 0; i < N; i++) {
+    blocks[i] = (rig_block){0};
+  }
   if (!rig_open(r, device, config, 2)) {
     return false;
   }

@@ -82,12 +82,13 @@ static void give(model *m) {
   const uint32_t from = granule_of(m, extent->offset);
   const uint32_t to = from + (uint32_t)(extent->size >> TARNI_GRANULE_LOG2);
   const bool is_void = below(m, 4) == 0;
-  const tarni_order_entry due = {.lane = below(m, 7), .ticket = 1 + below(m, 50)};
+  const tarni_order_entry due = {.lane = is_void ? TARNI_LANE_COMMON : below(m, 7),
+                                 .ticket = 1 + below(m, 50)};
   tarni_order order = {0};
   (void)tarni_order_add(&order, due.lane, due.ticket);
   for (uint32_t i = from; i < to; i++) {
     m->is_void[i] = is_void;
-    m->due[i] = is_void ? (tarni_order_entry){0} : due;
+    m->due[i] = due;
   }
   m->busy[at] = m->busy[--m->n_busy];
   tarni_extent_give_locked(m->heap, index, is_void ? TARNI_EXTENT_VOID : TARNI_EXTENT_FREE, &order);

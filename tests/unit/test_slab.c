@@ -86,7 +86,7 @@ static void freed_by_several_lanes(void) {
 static void collected_at_random(void) {
   rig r;
   rig_block blocks[3 * N] = {{.address = 0}};
-  int streams[3 * N];
+  int streams[3 * N] = {0};
   tarni_rng rng = {.state = 7};
   REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 5));
   for (int round = 0; round < 4000 && !test_case_failed(); round++) {
