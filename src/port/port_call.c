@@ -179,7 +179,9 @@ tarn_status tarni_port_info(tarni_port *port, uint64_t *free_bytes, uint64_t *to
     *total_bytes = 0;
   }
   TARN_TRY(need_output(port, TARN_CALL_INFO, free_bytes));
+  tarn_assert(free_bytes != NULL);
   TARN_TRY(need_output(port, TARN_CALL_INFO, total_bytes));
+  tarn_assert(total_bytes != NULL);
   const tarn_status status = port->table->info(port, free_bytes, total_bytes);
   if (status != TARN_OK || *total_bytes == 0) {
     *free_bytes = 0;
@@ -193,6 +195,7 @@ tarn_status tarni_port_reserve(tarni_port *port, uint64_t size, uint64_t alignme
     *address = 0;
   }
   TARN_TRY(need_output(port, TARN_CALL_RESERVE, address));
+  tarn_assert(address != NULL);
   TARN_TRY(need_granules(port, TARN_CALL_RESERVE, size));
   if (alignment != 0 && !tarni_is_pow2(alignment)) {
     return refuse_call(port, TARN_CALL_RESERVE, "Pass one, or 0 for the granularity.",
@@ -216,6 +219,7 @@ tarn_status tarni_port_create(tarni_port *port, uint64_t size, tarni_chunk *chun
     *chunk = 0;
   }
   TARN_TRY(need_output(port, TARN_CALL_CREATE, chunk));
+  tarn_assert(chunk != NULL);
   TARN_TRY(need_granules(port, TARN_CALL_CREATE, size));
   return leave_number(port, TARN_CALL_CREATE, port->table->create(port, size, chunk), chunk);
 }
@@ -247,6 +251,7 @@ tarn_status tarni_port_export(tarni_port *port, tarni_chunk chunk, int *descript
     *descriptor = -1;
   }
   TARN_TRY(need_output(port, TARN_CALL_EXPORT, descriptor));
+  tarn_assert(descriptor != NULL);
   TARN_TRY(need_feature(port, TARN_CALL_EXPORT, port->device.has_export, "export of chunks"));
   TARN_TRY(need_value(port, TARN_CALL_EXPORT, chunk, "chunk"));
   const tarn_status status = port->table->export_chunk(port, chunk, descriptor);
@@ -262,6 +267,7 @@ tarn_status tarni_port_import(tarni_port *port, int descriptor, tarni_chunk *chu
     *chunk = 0;
   }
   TARN_TRY(need_output(port, TARN_CALL_IMPORT, chunk));
+  tarn_assert(chunk != NULL);
   TARN_TRY(need_feature(port, TARN_CALL_IMPORT, port->device.has_export, "import of chunks"));
   if (descriptor < 0) {
     return refuse_call(port, TARN_CALL_IMPORT, "Pass what export gave.",
@@ -282,6 +288,7 @@ tarn_status tarni_port_plain_alloc(tarni_port *port, uint64_t size, tarn_ptr *ad
     *address = 0;
   }
   TARN_TRY(need_output(port, TARN_CALL_PLAIN_ALLOC, address));
+  tarn_assert(address != NULL);
   TARN_TRY(need_size(port, TARN_CALL_PLAIN_ALLOC, size));
   const tarn_status status = port->table->plain_alloc(port, size, address);
   return leave_number(port, TARN_CALL_PLAIN_ALLOC, status, address);
@@ -303,6 +310,7 @@ tarn_status tarni_port_pool_create(tarni_port *port, uint64_t threshold, tarni_p
     *pool = NULL;
   }
   TARN_TRY(need_output(port, TARN_CALL_POOL_CREATE, pool));
+  tarn_assert(pool != NULL);
   TARN_TRY(need_pool(port, TARN_CALL_POOL_CREATE, pool));
   const tarn_status status = port->table->pool_create(port, threshold, pool);
   return leave_pointer(port, TARN_CALL_POOL_CREATE, status, pool);
@@ -326,6 +334,7 @@ tarn_status tarni_port_pool_alloc(tarni_port *port, tarni_pool pool, uint64_t si
     *address = 0;
   }
   TARN_TRY(need_output(port, TARN_CALL_POOL_ALLOC, address));
+  tarn_assert(address != NULL);
   TARN_TRY(need_pool(port, TARN_CALL_POOL_ALLOC, pool));
   TARN_TRY(need_size(port, TARN_CALL_POOL_ALLOC, size));
   const tarn_status status = port->table->pool_alloc(port, pool, size, stream, address);
@@ -346,6 +355,7 @@ tarn_status tarni_port_host_alloc(tarni_port *port, uint64_t size, unsigned flag
     *pointer = NULL;
   }
   TARN_TRY(need_output(port, TARN_CALL_HOST_ALLOC, pointer));
+  tarn_assert(pointer != NULL);
   TARN_TRY(need_size(port, TARN_CALL_HOST_ALLOC, size));
   if ((flags & ~(unsigned)TARNI_HOST_WRITE_COMBINED) != 0) {
     return refuse_call(port, TARN_CALL_HOST_ALLOC, "Use TARNI_HOST_WRITE_COMBINED or 0.",
@@ -386,6 +396,7 @@ tarn_status tarni_port_stream_create(tarni_port *port, tarn_stream *stream) {
     *stream = NULL;
   }
   TARN_TRY(need_output(port, TARN_CALL_STREAM_CREATE, stream));
+  tarn_assert(stream != NULL);
   const tarn_status status = port->table->stream_create(port, stream);
   return leave_pointer(port, TARN_CALL_STREAM_CREATE, status, stream);
 }
@@ -401,6 +412,7 @@ tarn_status tarni_port_stream_id(tarni_port *port, tarn_stream stream, uint64_t 
     *id = 0;
   }
   TARN_TRY(need_output(port, TARN_CALL_STREAM_ID, id));
+  tarn_assert(id != NULL);
   const tarn_status status = port->table->stream_id(port, stream, id);
   return leave_number(port, TARN_CALL_STREAM_ID, status, id);
 }
@@ -420,6 +432,7 @@ tarn_status tarni_port_event_create(tarni_port *port, tarni_event *event) {
     *event = NULL;
   }
   TARN_TRY(need_output(port, TARN_CALL_EVENT_CREATE, event));
+  tarn_assert(event != NULL);
   const tarn_status status = port->table->event_create(port, event);
   return leave_pointer(port, TARN_CALL_EVENT_CREATE, status, event);
 }
@@ -462,6 +475,7 @@ tarn_status tarni_port_capture_state(tarni_port *port, tarn_stream stream,
     *state = (tarni_capture_state){0};
   }
   TARN_TRY(need_output(port, TARN_CALL_CAPTURE_STATE, state));
+  tarn_assert(state != NULL);
   const tarn_status status = port->table->capture_state(port, stream, state);
   if (status != TARN_OK) {
     *state = (tarni_capture_state){0};
@@ -484,6 +498,7 @@ tarn_status tarni_port_capture_end(tarni_port *port, tarn_stream stream, tarni_g
     *graph = NULL;
   }
   TARN_TRY(need_output(port, TARN_CALL_CAPTURE_END, graph));
+  tarn_assert(graph != NULL);
   const tarn_status status = port->table->capture_end(port, stream, graph);
   return leave_pointer(port, TARN_CALL_CAPTURE_END, status, graph);
 }
@@ -494,6 +509,7 @@ tarn_status tarni_port_graph_instantiate(tarni_port *port, tarni_graph graph,
     *exec = NULL;
   }
   TARN_TRY(need_output(port, TARN_CALL_GRAPH_INSTANTIATE, exec));
+  tarn_assert(exec != NULL);
   TARN_TRY(need_pointer(port, TARN_CALL_GRAPH_INSTANTIATE, graph, "graph"));
   const tarn_status status = port->table->graph_instantiate(port, graph, exec);
   return leave_pointer(port, TARN_CALL_GRAPH_INSTANTIATE, status, exec);
