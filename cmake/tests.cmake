@@ -3,7 +3,7 @@
 # Every tests/<label>/test_*.c is a program and a ctest of that label. Exit status 77 means skipped.
 # docs/testing.md says what each label is for.
 set(test_labels api unit conform sim model stress fault)
-set(test_timeout_s 60)
+set(test_timeout_s 180)
 set(test_timeout_s_stress 300)
 set(test_timeout_s_fault 300)
 set(test_timeout_s_model 180)
