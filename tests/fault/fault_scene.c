@@ -110,7 +110,7 @@ static void use(fault_world *w, int index, int stream) {
 
 static void grow(fault_world *w) {
   for (int i = 0; i < 6; i++) {
-    take(w, 300 << i, 0);
+    take(w, (uint64_t)300 << i, 0);
     take(w, (uint64_t)(3 * i + 2) * FAULT_MIB / 2, 0);
   }
   give(w, 3);
