@@ -96,6 +96,11 @@ TARN_API tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes);
  * work that may still use it. */
 TARN_API tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
 
+/* Makes the heap as it was when it was made: everything goes back to the device, after waiting for
+ * the work that uses it. Refused with TARN_BUSY while blocks are live; the message says how many,
+ * and how many bytes. Counts of calls go on; peaks begin anew. */
+TARN_API tarn_status tarn_heap_reset(tarn_heap *heap);
+
 /* Changes the hard limit. What is held above it is trimmed where that is possible. */
 TARN_API tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes);
 

@@ -215,6 +215,31 @@ static void limit(fault_world *w) {
   fault_give_all(w);
 }
 
+static void reset(fault_world *w) {
+  for (int i = 0; i < 3; i++) {
+    take(w, 3 * FAULT_MIB, i);
+    take(w, 30 << 10, i);
+    take(w, 200 << 10, i);
+  }
+  use(w, 2, 1);
+  use(w, 3, 0);
+  give(w, 7);
+  if (w->n_blocks != 0) {
+    call_begin(w);
+    const tarn_status status = tarn_heap_reset(w->rig.heap);
+    (void)call_end(w, TARN_OK);
+    CHECK_STATUS(status, TARN_BUSY);
+  }
+  fault_give_all(w);
+  (void)PASSED(w, tarn_stream_retire(w->rig.heap, w->rig.streams[2]));
+  if (w->n_blocks == 0 && PASSED(w, tarn_heap_reset(w->rig.heap))) {
+    CHECK_EQ(rig_stats(&w->rig).reserved_bytes, 0);
+  }
+  take(w, 5 * FAULT_MIB, 2);
+  take(w, 30 << 10, 1);
+  fault_give_all(w);
+}
+
 static void *thread_work(void *user) {
   fault_world *w = user;
   for (int i = 0; i < 2; i++) {
@@ -273,5 +298,6 @@ const fault_scene fault_scenes[FAULT_SCENES] = {
     [FAULT_RETIRE] = SCENE("sim:64M,order=lazy", retire, .limit_bytes = 24 * FAULT_MIB),
     [FAULT_TRIM] = SCENE("sim:64M,order=lazy", trim, .stealing = TARN_STEAL_WHEN_SHORT),
     [FAULT_LIMIT] = SCENE("sim:64M,order=lazy", limit, .stealing = TARN_STEAL_WHEN_SHORT),
+    [FAULT_RESET] = SCENE("sim:64M,order=lazy", reset, .limit_bytes = 24 * FAULT_MIB),
     [FAULT_THREADS] = SCENE("sim:64M,order=lazy", threads, .limit_bytes = 24 * FAULT_MIB),
 };

@@ -103,6 +103,7 @@ SCENE_CASE(sharing, FAULT_SHARE)
 SCENE_CASE(retiring, FAULT_RETIRE)
 SCENE_CASE(trimming, FAULT_TRIM)
 SCENE_CASE(limiting, FAULT_LIMIT)
+SCENE_CASE(resetting, FAULT_RESET)
 SCENE_CASE(threading, FAULT_THREADS)
 
 /* ---- Beginning and end ---- */
@@ -206,6 +207,7 @@ static const test_case cases[] = {
     {"retiring streams", retiring},
     {"trimming", trimming},
     {"reserve and limits", limiting},
+    {"resetting", resetting},
     {"threads with their default streams", threading},
     {"creating a heap", creating},
     {"destroying a heap", destroying},

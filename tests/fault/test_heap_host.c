@@ -142,6 +142,7 @@ SCENE_CASE(sharing, FAULT_SHARE)
 SCENE_CASE(retiring, FAULT_RETIRE)
 SCENE_CASE(trimming, FAULT_TRIM)
 SCENE_CASE(limiting, FAULT_LIMIT)
+SCENE_CASE(resetting, FAULT_RESET)
 
 static void creating(void) {
   const tarn_heap_config config = {.size = sizeof(config), .device = "sim:64M"};
@@ -205,6 +206,7 @@ static const test_case cases[] = {
     {"retiring streams", retiring},
     {"trimming", trimming},
     {"reserve and limits", limiting},
+    {"resetting", resetting},
     {"creating a heap", creating},
     {"destroying a heap", destroying},
 };

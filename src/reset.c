@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Resetting a heap: with no block live, everything goes back to the device, and the heap is as it
+ * was made. Owns nothing. What makes it safe beside other threads: memory that somebody takes
+ * meanwhile is on a chunk that is in use, and such chunks do not go.
+ *
+ * Locks: heap->grow throughout, heap->lock for each step. */
+#include "internal.h"
+
+static tarn_status blocks_are_live(const tarn_heap *heap, const tarn_heap_stats *stats) {
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_BUSY, "tarn_heap_reset", &facts, "Free all blocks, then reset the heap.",
+                    "%llu blocks of %llu bytes are live", (unsigned long long)stats->live_blocks,
+                    (unsigned long long)stats->live_bytes);
+}
+
+static tarn_status live_refuse(tarn_heap *heap) {
+  tarn_heap_stats stats = {.size = sizeof(stats)};
+  TARN_TRY(tarn_heap_get_stats(heap, &stats));
+  return stats.live_blocks == 0 ? TARN_OK : blocks_are_live(heap, &stats);
+}
+
+/* All that streams and threads have kept becomes free extents that nothing waits for. */
+static tarn_status reset_collect_grow(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  tarni_cache_empty_all_locked(heap, 0, false);
+  tarni_lock_release(&heap->lock);
+  TARN_TRY(tarni_heap_settle_grow(heap));
+  tarni_shortage_reap_grow(heap); /* blocks that several streams used, and retired streams' */
+  tarni_lock_acquire(&heap->lock);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
+/* Nobody waits for the lanes' fences any more: all their work was awaited. */
+static void reset_fences_locked(tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    lane->n_fences = 0;
+    lane->fenced = lane->complete;
+    for (uint32_t j = 0; j < TARNI_FENCES; j++) {
+      lane->fences[j].ticket = 0;
+    }
+  }
+}
+
+static tarn_status reset_grow(tarn_heap *heap) {
+  TARN_TRY(reset_collect_grow(heap));
+  TARN_TRY(tarni_chunk_trim_grow(heap, 0));
+  if (heap->reserved_bytes != 0) { /* somebody was faster */
+    TARN_TRY(live_refuse(heap));
+  }
+  tarni_lock_acquire(&heap->lock);
+  reset_fences_locked(heap);
+  heap->reserved_peak_bytes = heap->reserved_bytes;
+  heap->used_peak_bytes = heap->used_bytes;
+  tarni_lock_release(&heap->lock);
+  return tarni_fences_close(heap);
+}
+
+tarn_status tarn_heap_reset(tarn_heap *heap) {
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_reset"));
+  TARN_TRY(live_refuse(heap));
+  tarni_lock_acquire(&heap->grow);
+  const tarn_status status = reset_grow(heap);
+  tarni_lock_release(&heap->grow);
+  return status;
+}
