@@ -36,6 +36,14 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
   tarni_stack *stack = &cache->stacks[class_index];
   tarni_lock_acquire(&heap->lock);
   const bool is_kept = stack->n != 0; /* by this cache: it was another one that was hot */
+  if (!is_kept && heap->is_fixed && heap->pending != NULL) {
+    tarni_cache_fill_locked(heap, cache, class_index);
+    if (stack->n == 0) { /* what waits for a fence may be free by now: better than fresh memory */
+      tarni_lock_release(&heap->lock);
+      tarni_uses_poll(heap);
+      tarni_lock_acquire(&heap->lock);
+    }
+  }
   uint32_t item = is_kept ? cache->items[stack->first + --stack->n]
                           : small_take_locked(heap, cache, class_index);
   tarni_lock_release(&heap->lock);
@@ -68,6 +76,9 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
                            .size = size,
                            .alignment = alignment,
                            .class_index = TARNI_CLASS_COUNT};
+  if (heap->is_fixed) {
+    tarni_uses_poll(heap);
+  }
   tarni_lock_acquire(&heap->lock);
   tarni_index extent = tarni_chunk_ready_locked(heap, &need);
   if (extent != 0) {

@@ -118,6 +118,7 @@ static bool is_unmerged(const tarn_heap *heap, tarni_index index) {
       extent->previous != 0 ? tarni_extent_at(heap, extent->previous) : extent;
   tarni_order order = extent->order;
   return before != extent && before->kind == extent->kind &&
+         tarni_extent_may_join(heap, extent, before) &&
          (extent->kind == TARNI_EXTENT_VOID ||
           (extent->kind == TARNI_EXTENT_FREE && before->tree == extent->tree &&
            tarni_order_unite(&order, &before->order)));

@@ -238,7 +238,7 @@ void tarni_extent_append_locked(tarn_heap *heap, tarni_index index, tarni_index 
 /* Whether two free neighbours become one; if so *order is what holds for both. */
 static bool may_unite(const tarn_heap *heap, const tarni_extent *extent, const tarni_extent *other,
                       tarni_order *order) {
-  if (other->kind != extent->kind) {
+  if (other->kind != extent->kind || !tarni_extent_may_join(heap, extent, other)) {
     return false;
   }
   if (extent->kind == TARNI_EXTENT_VOID) {

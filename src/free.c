@@ -113,7 +113,8 @@ TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for
     static tarn_status
     free_bare(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   tarni_index lane = TARNI_LANE_COMMON;
-  if (tarni_lane_known(heap, stream, &lane) != TARN_OK || lane == TARNI_LANE_COMMON) {
+  const bool is_host = heap->is_fixed && stream == TARNI_STREAM_HOST;
+  if (!is_host && (tarni_lane_known(heap, stream, &lane) != TARN_OK || lane == TARNI_LANE_COMMON)) {
     TARN_TRY(tarni_port_stream_sync(heap->port, stream));
   }
   tarni_block block = {0};

@@ -57,7 +57,7 @@ typedef struct tarni_growth {
 
 static bool is_usable(const tarn_heap *heap, const grow_plan *plan, const tarni_extent *extent) {
   return extent->kind == TARNI_EXTENT_VOID ||
-         (extent->kind == TARNI_EXTENT_FREE &&
+         (extent->kind == TARNI_EXTENT_FREE && !heap->is_fixed &&
           tarni_order_is_met_locked(heap, &extent->order, plan->lane));
 }
 
@@ -235,7 +235,8 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
   }
   const uint64_t cap = chunk_cap(heap, more);
   while (offset < end) {
-    const uint64_t bytes = tarni_min(cap, (uint64_t)1 << tarni_log2(end - offset));
+    const uint64_t bytes =
+        heap->is_fixed ? end - offset : tarni_min(cap, (uint64_t)1 << tarni_log2(end - offset));
     const tarni_index index = plan->n_chunks < plan->max_chunks ? tarni_phys_take_locked(heap) : 0;
     if (index == 0) {
       return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free blocks, and trim the heap.",
@@ -498,7 +499,7 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   *extent = 0;
   grow_plan *plan;
   TARN_TRY(plan_make(heap, need->lane, need->size, &plan));
-  plan->may_move = true;
+  plan->may_move = !heap->is_fixed;
   plan->may_steal = may_steal;
   plan->is_short = need->is_short;
   tarni_lock_acquire(&heap->lock);

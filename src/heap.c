@@ -103,7 +103,9 @@ static tarn_status config_check(const tarn_heap_config *config) {
 }
 
 static tarn_status heap_open(tarn_heap *heap) {
-  TARN_TRY(tarni_port_open(heap->config.device, &heap->port));
+  if (heap->port == NULL) {
+    TARN_TRY(tarni_port_open(heap->config.device, &heap->port));
+  }
   if (!heap->port->device.has_vmm) {
     const tarni_facts facts = {.device = heap->port->device.name};
     return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", &facts,
@@ -135,23 +137,17 @@ static void heap_close(tarn_heap *heap) {
   free(heap);
 }
 
-tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
-  if (out == NULL) {
-    return tarni_fail(TARN_INVALID, "tarn_heap_create", NULL, "Pass the address of a tarn_heap *.",
-                      "the output is NULL");
-  }
-  *out = NULL;
-  tarn_heap_config known = {.size = sizeof(known)};
-  if (config != NULL) {
-    TARN_TRY(tarni_struct_in(config, &known, sizeof(known), "tarn_heap_create"));
-  }
-  TARN_TRY(config_check(&known));
+/* port: NULL, or one that the heap closes at its end, also if it fails. */
+static tarn_status heap_make(const tarn_heap_config *config, tarni_port *port, tarn_heap **out) {
   tarn_heap *heap = calloc(1, sizeof(*heap));
   if (heap == NULL) {
+    tarni_port_close(port);
     return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL, "Free some host memory.",
                       "no host memory for a heap (%zu bytes)", sizeof(*heap));
   }
-  heap->config = known;
+  heap->config = *config;
+  heap->port = port;
+  heap->is_fixed = port != NULL;
   heap->fork = tarni_fork_count();
   tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
   tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);
@@ -163,6 +159,27 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
   heap->config.device = NULL; /* the caller's text may go */
   *out = heap;
   return TARN_OK;
+}
+
+tarn_status tarni_heap_create_on(const tarn_heap_config *config, tarni_port *port,
+                                 tarn_heap **out) {
+  tarn_assert(port->table == &tarni_port_host);
+  *out = NULL;
+  return heap_make(config, port, out);
+}
+
+tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
+  if (out == NULL) {
+    return tarni_fail(TARN_INVALID, "tarn_heap_create", NULL, "Pass the address of a tarn_heap *.",
+                      "the output is NULL");
+  }
+  *out = NULL;
+  tarn_heap_config known = {.size = sizeof(known)};
+  if (config != NULL) {
+    TARN_TRY(tarni_struct_in(config, &known, sizeof(known), "tarn_heap_create"));
+  }
+  TARN_TRY(config_check(&known));
+  return heap_make(&known, NULL, out);
 }
 
 /* ---- Unmaking ---- */
@@ -268,6 +285,18 @@ tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   return status;
 }
 
+tarn_status tarni_heap_trim_ready(tarn_heap *heap, uint64_t keep) {
+  tarni_lock_acquire(&heap->grow);
+  tarni_shortage_reap_grow(heap);
+  tarni_lock_acquire(&heap->lock);
+  tarni_cache_empty_all_locked(heap, 0, false);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
+  tarni_lock_release(&heap->lock);
+  const tarn_status status = tarni_chunk_trim_grow(heap, keep);
+  tarni_lock_release(&heap->grow);
+  return status;
+}
+
 tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_set_limit"));
   const uint64_t limit = limit_bytes != 0 ? limit_bytes : heap->port->device.total_bytes;
@@ -293,15 +322,19 @@ static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
                     (unsigned long long)limit);
 }
 
+/* How much is reserved at a time: not too many chunks at once; of a fixed heap, one chunk. */
+static uint64_t reserve_piece(const tarn_heap *heap) {
+  return heap->is_fixed ? tarni_max((uint64_t)256 << 20, heap->unit) : (uint64_t)4 << 30;
+}
+
 tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_reserve"));
   TARN_TRY(reserve_check(heap, bytes));
   tarn_status status = TARN_OK;
   tarni_lock_acquire(&heap->grow);
   while (status == TARN_OK && heap->reserved_bytes < bytes) {
-    /* In pieces, so that one reservation does not need too many chunks at once. */
     const uint64_t missing = tarni_align_up(bytes - heap->reserved_bytes, heap->unit);
-    const uint64_t piece = tarni_min(missing, (uint64_t)4 << 30);
+    const uint64_t piece = tarni_min(missing, reserve_piece(heap));
     tarni_index extent;
     status = tarni_grow_new(heap, piece, &extent);
     if (status == TARN_OK) {

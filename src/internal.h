@@ -6,14 +6,20 @@
 #define TARNI_INTERNAL_H
 
 #include "base/error.h"
+#include "tarn/pinned.h"
 #include "types.h"
 
 /* ---- heap.c ---- */
 /* Whether there is a heap, and one of this process: else the error. For all but hits. */
 tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation);
+/* Makes a heap on a port of its own, which is closed with it, or when this fails. */
+tarn_status tarni_heap_create_on(const tarn_heap_config *config, tarni_port *port, tarn_heap **out);
 /* Waits for all work of all streams, so that what they have freed is everybody's: slabs that many
  * lanes have a part of can go then. */
 tarn_status tarni_heap_settle_grow(tarn_heap *heap);
+
+/* Gives idle chunks back until at most `keep` bytes are held, as far as that needs no waiting. */
+tarn_status tarni_heap_trim_ready(tarn_heap *heap, uint64_t keep);
 
 /* ---- extent.c: the partition of addresses, and trees of what is free ---- */
 bool tarni_extents_open(tarn_heap *heap);
@@ -36,6 +42,13 @@ void tarni_extent_append_locked(tarn_heap *heap, tarni_index index, tarni_index 
 static inline tarni_extent *tarni_extent_at(const tarn_heap *heap, tarni_index index) {
   tarn_assert(index != 0 && index < heap->max_extents);
   return &heap->extents[index];
+}
+
+/* Whether two neighbours may be parts of one extent: in a fixed heap, if one chunk has both. */
+static inline bool tarni_extent_may_join(const tarn_heap *heap, const tarni_extent *extent,
+                                         const tarni_extent *other) {
+  return !heap->is_fixed || extent->kind == TARNI_EXTENT_VOID ||
+         heap->units[extent->offset / heap->unit] == heap->units[other->offset / heap->unit];
 }
 
 static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
@@ -190,6 +203,8 @@ tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tar
 /* ---- use.c: blocks that several streams use ---- */
 /* Makes free blocks of those whose uses are complete. */
 void tarni_uses_reap_grow(tarn_heap *heap);
+/* Looks for such blocks of a fixed heap, unless another thread is at work with the driver. */
+void tarni_uses_poll(tarn_heap *heap);
 /* Frees a block that was named by tarn_use. pre: it is live; heap->lock is not held. */
 tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane);
 void tarni_uses_close(tarn_heap *heap);
@@ -205,6 +220,14 @@ typedef struct tarni_block {
 bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block *block);
 /* Says why a pointer is no live block. */
 tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *operation);
+
+/* ---- host.c: host memory that is known to be pinned ---- */
+tarn_status tarni_host_add_pool(tarn_pinned *pool, const tarni_port *device, uint64_t first,
+                                uint64_t bytes);
+void tarni_host_remove_pool(const tarn_pinned *pool);
+
+/* ---- pinned.c: heaps of the host's memory ---- */
+tarn_heap *tarni_pinned_heap(tarn_pinned *pool);
 
 /* ---- stats.c: what was counted ---- */
 tarn_heap_stats tarni_stats_locked(const tarn_heap *heap);

@@ -384,7 +384,10 @@ static tarni_index lane_await(tarn_heap *heap, uint64_t id, tarn_stream stream) 
 
 tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
   uint64_t id;
-  *lane = 0;
+  *lane = TARNI_LANE_COMMON;
+  if (heap->is_fixed && stream == TARNI_STREAM_HOST) {
+    return TARN_OK; /* what the host gives back is complete */
+  }
   TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
   *lane = lane_obtain(heap, id, stream);
   if (*lane == 0) {

@@ -12,6 +12,9 @@
  *   ticket    the how-manieth giving-back of a lane. A fence with ticket T proves all up to T.
  *   order     lanes and tickets that must be complete before some memory is used by others
  *   cache     one thread's store of free blocks of one lane
+ *   fixed     of a heap: its memory is the host's, registered chunk by chunk. Chunks stay where
+ *             they are, no extent reaches over two of them, and the host's own lane is the common
+ *             one: what the host gives back is complete
  *
  * Locks: `grow` (rank DRIVER) serialises everything that calls the driver; `lock` (rank HEAP)
  * guards the structures and is never held during a driver call. A hit takes neither: a cache
@@ -211,6 +214,7 @@ struct tarn_heap {
   uint64_t small_end; /* offset where the zone of large blocks begins */
   uint64_t unit;      /* bytes */
   uint32_t fork;      /* tarni_fork_count of the process that made it */
+  bool is_fixed;      /* memory of the host: chunks never move, and no block lies on two of them */
   uint8_t *states;    /* a byte for each 256 of the small zone: tarni_small_state */
   uint32_t *links;    /* likewise a word: the next block of a bin */
   tarni_index *pages; /* for each granule of the heap the extent of a slab, else 0 */

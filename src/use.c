@@ -191,6 +191,16 @@ void tarni_uses_reap_grow(tarn_heap *heap) {
   tarni_lock_release(&heap->lock);
 }
 
+void tarni_uses_poll(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const bool is_pending = heap->pending != NULL;
+  tarni_lock_release(&heap->lock);
+  if (is_pending && tarni_lock_try(&heap->grow)) {
+    tarni_shortage_reap_grow(heap);
+    tarni_lock_release(&heap->grow);
+  }
+}
+
 void tarni_uses_close(tarn_heap *heap) {
   for (uint32_t i = 0; heap->uses != NULL && i < heap->uses_capacity; i++) {
     while (heap->uses[i] != NULL) {

@@ -199,6 +199,10 @@ void tarni_port_close(tarni_port *port) {
   if (port == NULL) {
     return;
   }
+  if (port->table == &tarni_port_host) { /* has no name, and one user */
+    port->table->close(port);
+    return;
+  }
   tarni_lock_acquire(&registry_lock);
   port_entry **link = &first_entry;
   while (*link != NULL && (*link)->port != port) {

@@ -26,6 +26,9 @@
 
 #define TARNI_STREAM_LEGACY ((tarn_stream)1)
 #define TARNI_STREAM_PER_THREAD ((tarn_stream)2)
+/* No stream of a driver: the host itself, whose use of memory is over when it gives it back. For
+ * heaps of the host's memory only; a port never sees it. */
+#define TARNI_STREAM_HOST ((tarn_stream)(intptr_t)-2)
 
 typedef uint64_t tarni_chunk; /* physical memory without an address; never 0 */
 typedef void *tarni_pool;     /* a private stream-ordered pool of the driver */
@@ -173,6 +176,7 @@ struct tarni_port {
 
 extern const tarni_port_table tarni_port_cuda;
 extern const tarni_port_table tarni_port_sim;
+extern const tarni_port_table tarni_port_host;
 
 /* For the ports: notes one driver call of the given duration. */
 static inline void tarni_port_count(tarni_port *port, tarn_call call, uint64_t nanoseconds) {
@@ -184,6 +188,19 @@ static inline void tarni_port_count(tarni_port *port, tarn_call call, uint64_t n
  * name gives the same port as long as it is open. Thread-safe. */
 tarn_status tarni_port_open(const char *name, tarni_port **port);
 void tarni_port_close(tarni_port *port);
+
+/* A port to the host's own memory, pinned for the device of this name: its chunks are host memory,
+ * all else is the device's. Each opening gives another one. */
+typedef struct tarni_host_config {
+  uint64_t region_bytes; /* its granularity, a power of two */
+  uint32_t node;         /* of memory, where has_node */
+  bool has_node;
+  bool has_small_pages;   /* huge ones are not asked for */
+  bool is_write_combined; /* plain memory */
+} tarni_host_config;
+tarn_status tarni_port_host_open(const char *device, const tarni_host_config *config,
+                                 tarni_port **port);
+tarni_port *tarni_port_host_device(tarni_port *port);
 
 /* The entries, as the library calls them: arguments checked, results checked. */
 tarn_status tarni_port_info(tarni_port *port, uint64_t *free_bytes, uint64_t *total_bytes);

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Memory of the operating system for the host port: reserved as addresses, filled with pages by
+ * several threads at once, dropped again. The only file of the host port that talks to the system.
+ * Mappings are made by raw system calls: a sanitizer must not clear or walk its own shadow for
+ * ranges of this size. Owns nothing, takes no lock. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/bits.h"
+#include "port/host/host.h"
+
+enum {
+  PAGES_MAX_THREADS = 16,
+  PAGES_PIECE = 4 << 20,     /* what a thread fills at a time */
+  PAGES_POPULATE_WRITE = 23, /* MADV_POPULATE_WRITE, which older headers do not have */
+  PAGES_BIND = 2,            /* MPOL_BIND */
+  PAGES_MAX_NODES = 1024,
+};
+
+static void *raw_mmap(void *address, uint64_t size, int protection, int flags) {
+  const long result = syscall(SYS_mmap, address, size, protection, flags, -1, (off_t)0);
+  return result == -1 ? MAP_FAILED : (void *)(uintptr_t)result;
+}
+
+/* ---- How much there is ---- */
+
+/* The number in a file; 0: there is none. */
+static uint64_t number_in(const char *path) {
+  char text[64] = "";
+  FILE *file = fopen(path, "re");
+  if (file == NULL) {
+    return 0;
+  }
+  const char *line = fgets(text, sizeof(text), file);
+  (void)fclose(file);
+  return line != NULL ? strtoull(text, NULL, 10) : 0; /* "max" is none */
+}
+
+uint64_t tarni_host_pages_total(void) {
+  const long n_pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  uint64_t total = n_pages > 0 && page > 0 ? (uint64_t)n_pages * (uint64_t)page : 1u << 30;
+  static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
+                                       "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+  for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
+    const uint64_t limit = number_in(limits[i]);
+    total = limit != 0 ? tarni_min(total, limit) : total;
+  }
+  return total;
+}
+
+uint64_t tarni_host_pages_free(void) {
+  const long n_pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+  return n_pages > 0 && page > 0 ? (uint64_t)n_pages * (uint64_t)page : 0;
+}
+
+/* ---- Nodes ---- */
+
+bool tarni_host_pages_has_node(uint32_t node) {
+  char path[64];
+  (void)snprintf(path, sizeof(path), "/sys/devices/system/node/node%u", node);
+  return node < PAGES_MAX_NODES && (access(path, F_OK) == 0 || node == 0);
+}
+
+static bool pages_bind(void *address, uint64_t size, uint32_t node) {
+  unsigned long mask[PAGES_MAX_NODES / (8 * sizeof(unsigned long))] = {0};
+  const uint32_t bits = 8 * sizeof(mask[0]);
+  mask[node / bits] = 1ul << (node % bits);
+  return syscall(SYS_mbind, address, size, PAGES_BIND, mask, (unsigned long)PAGES_MAX_NODES, 0) ==
+         0;
+}
+
+bool tarni_host_pages_can_bind(uint32_t node) {
+  const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+  void *probe = raw_mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+  if (probe == MAP_FAILED) {
+    return false;
+  }
+  const bool can = pages_bind(probe, page, node);
+  (void)syscall(SYS_munmap, probe, page);
+  return can;
+}
+
+/* ---- Addresses ---- */
+
+static char *reserve_raw(uint64_t size) {
+  void *address = raw_mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE);
+  return address != MAP_FAILED ? address : NULL;
+}
+
+/* More than is needed is reserved, and what is left over given back. */
+void *tarni_host_pages_reserve(uint64_t size, uint64_t alignment) {
+  uint64_t padded;
+  char *address = tarni_add(size, alignment, &padded) ? reserve_raw(padded) : NULL;
+  if (address == NULL) {
+    return NULL;
+  }
+  char *aligned = address + (tarni_align_up((uintptr_t)address, alignment) - (uintptr_t)address);
+  const uint64_t before = (uint64_t)(aligned - address);
+  if (before != 0) {
+    (void)syscall(SYS_munmap, address, before);
+  }
+  if (before != alignment) {
+    (void)syscall(SYS_munmap, aligned + size, alignment - before);
+  }
+  return aligned;
+}
+
+bool tarni_host_pages_unreserve(void *address, uint64_t size) {
+  return syscall(SYS_munmap, address, size) == 0;
+}
+
+bool tarni_host_pages_drop(void *address, uint64_t size) {
+  return raw_mmap(address, size, PROT_NONE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED) == address;
+}
+
+/* ---- Filling ---- */
+
+typedef struct fill_work {
+  char *address;
+  uint64_t size, page;
+  _Atomic uint64_t next; /* offset of the first piece that nobody has taken */
+  _Atomic bool is_short;
+} fill_work;
+
+/* The system fills what it can at a go, and says so where there is no memory; systems that do not
+ * know how are made to by writing. */
+static bool piece_fill(char *address, uint64_t size, uint64_t page) {
+  if (madvise(address, size, PAGES_POPULATE_WRITE) == 0) {
+    return true;
+  }
+  if (errno != EINVAL) {
+    return false;
+  }
+  for (uint64_t at = 0; at < size; at += page) {
+    *(volatile char *)(address + at) = 0;
+  }
+  return true;
+}
+
+static void *fill_some(void *user) {
+  fill_work *work = user;
+  for (;;) {
+    const uint64_t at = atomic_fetch_add_explicit(&work->next, PAGES_PIECE, memory_order_relaxed);
+    if (at >= work->size || atomic_load_explicit(&work->is_short, memory_order_relaxed)) {
+      return NULL;
+    }
+    if (!piece_fill(work->address + at, tarni_min(PAGES_PIECE, work->size - at), work->page)) {
+      atomic_store_explicit(&work->is_short, true, memory_order_relaxed);
+    }
+  }
+}
+
+/* Threads that take no signals: those are for the program's own. */
+static uint32_t threads_start(pthread_t *threads, uint32_t n, fill_work *work) {
+  sigset_t all, before;
+  (void)sigfillset(&all);
+  if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) {
+    return 0;
+  }
+  uint32_t n_started = 0;
+  while (n_started < n && pthread_create(&threads[n_started], NULL, fill_some, work) == 0) {
+    n_started++;
+  }
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  return n_started;
+}
+
+/* The caller works, too: it is enough where no thread can be had. */
+static bool fill_all(char *address, uint64_t size) {
+  fill_work work = {.address = address, .size = size, .page = (uint64_t)sysconf(_SC_PAGESIZE)};
+  const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+  const uint64_t n_pieces = (size + PAGES_PIECE - 1) / PAGES_PIECE;
+  const uint64_t n_wanted =
+      tarni_min(tarni_min(n_pieces, n_cores > 0 ? (uint64_t)n_cores : 1), PAGES_MAX_THREADS);
+  pthread_t threads[PAGES_MAX_THREADS];
+  const uint32_t n = threads_start(threads, (uint32_t)n_wanted - 1, &work);
+  (void)fill_some(&work);
+  for (uint32_t i = 0; i < n; i++) {
+    (void)pthread_join(threads[i], NULL);
+  }
+  return !atomic_load_explicit(&work.is_short, memory_order_relaxed);
+}
+
+host_pages_result tarni_host_pages_fill(void *address, uint64_t size,
+                                        const tarni_host_config *config) {
+  if (raw_mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED) !=
+      address) {
+    return HOST_PAGES_SHORT;
+  }
+  if (config->has_node && !pages_bind(address, size, config->node)) {
+    (void)tarni_host_pages_drop(address, size);
+    return HOST_PAGES_REFUSED;
+  }
+  if (!config->has_small_pages) {
+    (void)madvise(address, size, MADV_HUGEPAGE); /* faster where it is allowed */
+  }
+  /* A child would share pages that the device reads and writes behind its parent's back. */
+  (void)madvise(address, size, MADV_DONTFORK);
+  if (!fill_all(address, size)) {
+    (void)tarni_host_pages_drop(address, size);
+    return HOST_PAGES_SHORT;
+  }
+  return HOST_PAGES_OK;
+}
