@@ -55,6 +55,13 @@ typedef struct tarni_capture_state {
 
 enum { TARNI_HOST_WRITE_COMBINED = 1 }; /* flags of host_alloc */
 
+/* One copy of several that are given to a stream together. */
+typedef struct tarni_copy {
+  tarn_ptr destination;
+  tarn_ptr source;
+  uint64_t size;
+} tarni_copy;
+
 typedef struct tarni_port tarni_port;
 
 typedef struct tarni_port_table {
@@ -150,6 +157,12 @@ typedef struct tarni_port_table {
   tarn_status (*copy)(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
                       tarn_stream stream);
   tarn_status (*copy_sync)(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size);
+  /* Several copies between device and pinned memory, in the order of the stream but in none among
+   * themselves: what one of them writes, no other may touch. The stream is neither a default stream
+   * nor being captured (tarni_port_copy_batch makes single copies of those). On failure some of
+   * them may have been given to the stream. */
+  tarn_status (*copy_batch)(tarni_port *port, const tarni_copy *copies, uint64_t count,
+                            tarn_stream stream);
   tarn_status (*fill)(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
                       tarn_stream stream);
   tarn_status (*fill_sync)(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size);
@@ -250,6 +263,9 @@ tarn_status tarni_port_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sou
                             tarn_stream stream);
 tarn_status tarni_port_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
                                  uint64_t size);
+/* As the table's, on any stream and on any device: by single copies where it has to be. */
+tarn_status tarni_port_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
+                                  tarn_stream stream);
 tarn_status tarni_port_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
                             tarn_stream stream);
 tarn_status tarni_port_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,

@@ -553,6 +553,39 @@ tarn_status tarni_port_copy_sync(tarni_port *port, tarn_ptr destination, tarn_pt
   return port->table->copy_sync(port, destination, source, size);
 }
 
+/* Whether the driver's own batch may be used: it takes no default stream, and no capture. */
+static tarn_status may_batch(tarni_port *port, uint64_t count, tarn_stream stream, bool *may) {
+  *may = false;
+  if (count < 2 || !port->device.has_batch_copy || stream == NULL ||
+      stream == TARNI_STREAM_LEGACY || stream == TARNI_STREAM_PER_THREAD) {
+    return TARN_OK;
+  }
+  tarni_capture_state state;
+  TARN_TRY(tarni_port_capture_state(port, stream, &state));
+  *may = state.status == TARNI_CAPTURE_NONE;
+  return TARN_OK;
+}
+
+tarn_status tarni_port_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
+                                  tarn_stream stream) {
+  TARN_TRY(enter_call(port, TARN_CALL_COPY_BATCH));
+  for (uint64_t i = 0; i < count; i++) {
+    TARN_TRY(need_size(port, TARN_CALL_COPY_BATCH, copies[i].size));
+    TARN_TRY(need_range(port, TARN_CALL_COPY_BATCH, copies[i].destination, copies[i].size));
+    TARN_TRY(need_range(port, TARN_CALL_COPY_BATCH, copies[i].source, copies[i].size));
+  }
+  bool may;
+  TARN_TRY(may_batch(port, count, stream, &may));
+  if (may) {
+    return port->table->copy_batch(port, copies, count, stream);
+  }
+  for (uint64_t i = 0; i < count; i++) {
+    const tarni_copy *copy = &copies[i];
+    TARN_TRY(port->table->copy(port, copy->destination, copy->source, copy->size, stream));
+  }
+  return TARN_OK;
+}
+
 tarn_status tarni_port_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
                             tarn_stream stream) {
   TARN_TRY(enter_call(port, TARN_CALL_FILL));

@@ -263,6 +263,80 @@ static void words(void) {
   CHECK_OK(tarni_port_stream_destroy(conform_port, other));
 }
 
+enum { BATCH_COPIES = 300, BATCH_PIECE = 100 };
+
+/* Odd pieces, each at its own place, and the bytes between them untouched. */
+static void copies_in_batches(tarn_stream stream) {
+  tarni_copy copies[BATCH_COPIES];
+  tarn_ptr block;
+  REQUIRE_OK(tarni_port_plain_alloc(conform_port, CONFORM_PINNED_BYTES, &block));
+  CHECK_OK(tarni_port_fill(conform_port, block, 0xee, CONFORM_PINNED_BYTES, stream));
+  CHECK_OK(tarni_port_stream_sync(conform_port, stream));
+  conform_pattern(conform_pinned_a, CONFORM_PINNED_BYTES, 21);
+  for (uint64_t i = 0; i < BATCH_COPIES; i++) {
+    copies[i] = (tarni_copy){.destination = block + i * 2 * BATCH_PIECE,
+                             .source = (uintptr_t)conform_pinned_a + i * BATCH_PIECE,
+                             .size = BATCH_PIECE - i % 3};
+  }
+  CHECK_OK(tarni_port_copy_batch(conform_port, copies, BATCH_COPIES, stream));
+  CHECK_OK(tarni_port_copy(conform_port, (uintptr_t)conform_pinned_b, block, CONFORM_PINNED_BYTES,
+                           stream));
+  CHECK_OK(tarni_port_stream_sync(conform_port, stream));
+  uint64_t n_wrong = 0;
+  for (uint64_t i = 0; i < BATCH_COPIES; i++) {
+    const uint8_t *piece = conform_pinned_b + i * 2 * BATCH_PIECE;
+    const uint64_t size = copies[i].size;
+    n_wrong += memcmp(piece, conform_pinned_a + i * BATCH_PIECE, size) != 0;
+    n_wrong += conform_differ_value(piece + size, 2 * BATCH_PIECE - size, 0xee);
+  }
+  CHECK_EQ(n_wrong, 0);
+  CHECK_OK(tarni_port_plain_free(conform_port, block));
+}
+
+static void batches(void) {
+  tarn_stream stream;
+  REQUIRE_OK(tarni_port_stream_create(conform_port, &stream));
+  copies_in_batches(stream);
+  copies_in_batches(NULL);
+  copies_in_batches(TARNI_STREAM_PER_THREAD);
+  CHECK_OK(tarni_port_copy_batch(conform_port, NULL, 0, stream));
+  tarni_copy bad[2] = {{(uintptr_t)conform_pinned_b, (uintptr_t)conform_pinned_a, 8},
+                       {(uintptr_t)conform_pinned_b, (uintptr_t)conform_pinned_a, 0}};
+  const uint64_t calls = atomic_load(&conform_port->calls[TARN_CALL_COPY_BATCH]);
+  CHECK_STATUS(tarni_port_copy_batch(conform_port, bad, 2, stream), TARN_INVALID);
+  bad[1].size = UINT64_MAX;
+  CHECK_STATUS(tarni_port_copy_batch(conform_port, bad, 2, stream), TARN_INVALID);
+  bad[1].source = 0;
+  CHECK_STATUS(tarni_port_copy_batch(conform_port, bad, 2, stream), TARN_INVALID);
+  CHECK_EQ(atomic_load(&conform_port->calls[TARN_CALL_COPY_BATCH]), calls);
+  CHECK_OK(tarni_port_stream_destroy(conform_port, stream));
+}
+
+/* In a capture a batch becomes single copies, and runs with the graph. */
+static void batches_in_a_capture(void) {
+  tarn_stream stream;
+  tarn_ptr block;
+  tarni_graph graph = NULL;
+  tarni_graph_exec exec = NULL;
+  REQUIRE_OK(tarni_port_stream_create(conform_port, &stream));
+  REQUIRE_OK(tarni_port_plain_alloc(conform_port, 4096, &block));
+  const tarni_copy copies[2] = {{block, (uintptr_t)conform_pinned_a, 100},
+                                {block + 200, (uintptr_t)conform_pinned_a + 100, 100}};
+  CHECK_OK(tarni_port_capture_begin(conform_port, stream, TARNI_CAPTURE_THREAD_LOCAL));
+  CHECK_OK(tarni_port_copy_batch(conform_port, copies, 2, stream));
+  CHECK_OK(tarni_port_capture_end(conform_port, stream, &graph));
+  CHECK_OK(tarni_port_graph_instantiate(conform_port, graph, &exec));
+  conform_pattern(conform_pinned_a, 200, 5); /* read at the launch */
+  CHECK_OK(tarni_port_graph_launch(conform_port, exec, stream));
+  CHECK_OK(tarni_port_stream_sync(conform_port, stream));
+  CHECK_OK(tarni_port_copy_sync(conform_port, (uintptr_t)conform_pinned_b, block, 300));
+  CHECK(memcmp(conform_pinned_b, conform_pinned_a, 100) == 0);
+  CHECK(memcmp(conform_pinned_b + 200, conform_pinned_a + 100, 100) == 0);
+  CHECK_OK(tarni_port_graph_destroy(conform_port, graph, exec));
+  CHECK_OK(tarni_port_plain_free(conform_port, block));
+  CHECK_OK(tarni_port_stream_destroy(conform_port, stream));
+}
+
 static const test_case copy_cases[] = {
     {"copy: between all kinds of memory, on a stream", copies_on_a_stream},
     {"copy: between all kinds of memory, synchronous", copies_synchronous},
@@ -271,5 +345,7 @@ static const test_case copy_cases[] = {
     {"copy: a stream keeps the order", stream_keeps_the_order},
     {"copy: work on a stream does not wait", work_does_not_wait},
     {"copy: words written and awaited", words},
+    {"copy: many in one call", batches},
+    {"copy: many in one call of a capture", batches_in_a_capture},
 };
 CONFORM_TABLE(copy, copy_cases)

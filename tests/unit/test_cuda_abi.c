@@ -65,6 +65,11 @@ static void test_structs(void) {
   SAME_STRUCT(tarni_cu_access, CUmemAccessDesc);
   SAME_FIELD(tarni_cu_access, location, CUmemAccessDesc, location);
   SAME_FIELD(tarni_cu_access, flags, CUmemAccessDesc, flags);
+  SAME_STRUCT(tarni_cu_copy_attributes, CUmemcpyAttributes);
+  SAME_FIELD(tarni_cu_copy_attributes, order, CUmemcpyAttributes, srcAccessOrder);
+  SAME_FIELD(tarni_cu_copy_attributes, source, CUmemcpyAttributes, srcLocHint);
+  SAME_FIELD(tarni_cu_copy_attributes, destination, CUmemcpyAttributes, dstLocHint);
+  SAME_FIELD(tarni_cu_copy_attributes, flags, CUmemcpyAttributes, flags);
   SAME_STRUCT(tarni_cu_chunk_properties, CUmemAllocationProp);
   SAME_FIELD(tarni_cu_chunk_properties, type, CUmemAllocationProp, type);
   SAME_FIELD(tarni_cu_chunk_properties, handle_types, CUmemAllocationProp, requestedHandleTypes);
@@ -104,6 +109,7 @@ static void test_constants(void) {
   SAME(TARNI_CU_EVENT_NO_TIMING, CU_EVENT_DISABLE_TIMING);
   SAME(TARNI_CU_WAIT_AT_LEAST, CU_STREAM_WAIT_VALUE_GEQ);
   SAME(TARNI_CU_WRITE_DEFAULT, CU_STREAM_WRITE_VALUE_DEFAULT);
+  SAME(TARNI_CU_COPY_IN_STREAM_ORDER, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
   SAME(TARNI_CU_LOOKUP_LEGACY_STREAM, CU_GET_PROC_ADDRESS_LEGACY_STREAM);
   SAME(TARNI_CU_LOOKUP_FOUND, CU_GET_PROC_ADDRESS_SUCCESS);
   SAME(TARNI_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);

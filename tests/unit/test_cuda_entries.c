@@ -26,6 +26,7 @@ static tarn_error last_error(void) {
 
 static tarn_ptr some_address = 16 * (tarn_ptr)TEST_CHUNK;
 static uint64_t some_word;
+static const tarni_copy some_copies[2] = {{4096, 8192, 100}, {16384, 32768, 100}};
 
 /* One entry with plain arguments; `output` is where its result goes, 0 or -1 when it failed. */
 typedef tarn_status (*entry_function)(tarni_port *port, uint64_t *output);
@@ -104,6 +105,7 @@ ENTRY(graph_launch, graph_launch(port, some_handle, some_handle))
 ENTRY(graph_destroy, graph_destroy(port, some_handle, some_handle))
 ENTRY(copy, copy(port, some_address, some_address, 100, some_handle))
 ENTRY(copy_sync, copy_sync(port, some_address, some_address, 100))
+ENTRY(copy_batch, copy_batch(port, some_copies, 2, some_handle))
 ENTRY(fill, fill(port, some_address, 1, 100, some_handle))
 ENTRY(fill_sync, fill_sync(port, some_address, 1, 100))
 ENTRY(value_write, value_write(port, some_handle, &some_word, 1))
@@ -176,6 +178,7 @@ static const struct {
     {TARN_CALL_COPY, FAKE_copy, enter_copy, false, false, TARN_DEVICE_MEMORY},
     {TARN_CALL_COPY_SYNC, FAKE_copy_sync, enter_copy_sync, false, false, TARN_DEVICE_MEMORY},
     {TARN_CALL_COPY_SYNC, FAKE_stream_sync, enter_copy_sync, false, false, TARN_DEVICE_MEMORY},
+    {TARN_CALL_COPY_BATCH, FAKE_copy_batch, enter_copy_batch, false, false, TARN_DEVICE_MEMORY},
     {TARN_CALL_FILL, FAKE_fill, enter_fill, false, false, TARN_DEVICE_MEMORY},
     {TARN_CALL_FILL_SYNC, FAKE_fill_sync, enter_fill_sync, false, false, TARN_DEVICE_MEMORY},
     {TARN_CALL_FILL_SYNC, FAKE_stream_sync, enter_fill_sync, false, false, TARN_DEVICE_MEMORY},

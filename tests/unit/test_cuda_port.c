@@ -161,7 +161,7 @@ static void check_describe(void) {
   CHECK_EQ(info.driver_version, 13000);
   CHECK_EQ(info.address_bits, 49);
   CHECK(info.has_vmm && info.has_pool && info.has_export && info.has_host_register);
-  CHECK(!info.is_simulated && !info.is_integrated && !info.has_batch_copy);
+  CHECK(!info.is_simulated && !info.is_integrated && info.has_batch_copy);
   /* No context was made or entered for it. */
   CHECK_EQ(fake->n_calls[FAKE_primary_retain], 0);
   CHECK_EQ(fake->n_calls[FAKE_context_push], 0);

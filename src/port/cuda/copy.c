@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Copies and fills of the cuda port. The driver tells host from device memory by the address. */
+#include "base/bits.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "port/cuda/internal.h"
@@ -11,6 +12,38 @@ tarn_status tarni_cuda_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sou
   tarni_cuda_call call;
   TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_COPY, size, &call));
   return tarni_cuda_call_end(&call, call.driver->copy(destination, source, size, stream));
+}
+
+enum { COPIES_A_CALL = 256 }; /* so many fit on the stack */
+
+static tarn_status copy_some(tarni_port *port, const tarni_copy *copies, size_t count,
+                             tarn_stream stream) {
+  tarni_cu_address destinations[COPIES_A_CALL], sources[COPIES_A_CALL];
+  size_t sizes[COPIES_A_CALL];
+  uint64_t sum = 0;
+  for (size_t i = 0; i < count; i++) {
+    destinations[i] = copies[i].destination;
+    sources[i] = copies[i].source;
+    sizes[i] = copies[i].size;
+    sum += copies[i].size;
+  }
+  tarni_cu_copy_attributes attributes = {.order = TARNI_CU_COPY_IN_STREAM_ORDER};
+  size_t first = 0, failed = 0;
+  tarni_cuda_call call;
+  TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_COPY_BATCH, sum, &call));
+  return tarni_cuda_call_end(&call,
+                             call.driver->copy_batch(destinations, sources, sizes, count,
+                                                     &attributes, &first, 1, &failed, stream));
+}
+
+tarn_status tarni_cuda_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
+                                  tarn_stream stream) {
+  tarn_assert(port->device.has_batch_copy && count != 0);
+  for (uint64_t done = 0; done < count; done += COPIES_A_CALL) {
+    const uint64_t n = tarni_min(count - done, COPIES_A_CALL);
+    TARN_TRY(copy_some(port, copies + done, n, stream));
+  }
+  return TARN_OK;
 }
 
 tarn_status tarni_cuda_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,

@@ -326,6 +326,7 @@ const tarni_port_table tarni_port_cuda = {
     .graph_destroy = tarni_cuda_graph_destroy,
     .copy = tarni_cuda_copy,
     .copy_sync = tarni_cuda_copy_sync,
+    .copy_batch = tarni_cuda_copy_batch,
     .fill = tarni_cuda_fill,
     .fill_sync = tarni_cuda_fill_sync,
     .value_write = tarni_cuda_value_write,

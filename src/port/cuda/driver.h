@@ -39,12 +39,18 @@ typedef struct tarni_cu_pool_object *tarni_cu_pool;
 typedef struct tarni_cu_graph_object *tarni_cu_graph;
 typedef struct tarni_cu_exec_object *tarni_cu_exec;
 typedef struct tarni_cu_node_object *tarni_cu_node;
-typedef struct tarni_cu_copy_attributes tarni_cu_copy_attributes;
 
 typedef struct tarni_cu_location {
   int type;
   int id;
 } tarni_cu_location;
+
+typedef struct tarni_cu_copy_attributes {
+  int order; /* in which the source may be read */
+  tarni_cu_location source;
+  tarni_cu_location destination;
+  unsigned flags;
+} tarni_cu_copy_attributes;
 
 typedef struct tarni_cu_chunk_properties {
   int type;
@@ -89,6 +95,7 @@ enum {
   TARNI_CU_EVENT_NO_TIMING = 2,
   TARNI_CU_WAIT_AT_LEAST = 0,
   TARNI_CU_WRITE_DEFAULT = 0,
+  TARNI_CU_COPY_IN_STREAM_ORDER = 1,
   TARNI_CU_LOOKUP_LEGACY_STREAM = 1,
   TARNI_CU_LOOKUP_FOUND = 0,
 };

@@ -154,6 +154,8 @@ tarn_status tarni_cuda_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sou
                             tarn_stream stream);
 tarn_status tarni_cuda_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
                                  uint64_t size);
+tarn_status tarni_cuda_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
+                                  tarn_stream stream);
 tarn_status tarni_cuda_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
                             tarn_stream stream);
 tarn_status tarni_cuda_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,

@@ -68,6 +68,7 @@ static const call_price prices[TARN_CALL_COUNT] = {
     [TARN_CALL_FILL_SYNC] = {3000, 0},
     [TARN_CALL_VALUE_WRITE] = {1000, 0},
     [TARN_CALL_VALUE_WAIT] = {1000, 0},
+    [TARN_CALL_COPY_BATCH] = {1000, 0},
 };
 
 void tarni_sim_lock(void) {

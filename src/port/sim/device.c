@@ -23,7 +23,8 @@ static void info_fill(const sim_config *config, tarn_device_info *info) {
                              .has_vmm = config->has_vmm,
                              .has_pool = config->has_pool,
                              .has_export = config->has_vmm,
-                             .has_host_register = config->has_register};
+                             .has_host_register = config->has_register,
+                             .has_batch_copy = true};
   (void)snprintf(info->model, sizeof(info->model), "simulated GPU (seed %llu)",
                  (unsigned long long)config->seed);
 }
@@ -175,6 +176,7 @@ const tarni_port_table tarni_port_sim = {
     .graph_destroy = tarni_sim_graph_destroy,
     .copy = tarni_sim_copy,
     .copy_sync = tarni_sim_copy_sync,
+    .copy_batch = tarni_sim_copy_batch,
     .fill = tarni_sim_fill,
     .fill_sync = tarni_sim_fill_sync,
     .value_write = tarni_sim_value_write,

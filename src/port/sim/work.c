@@ -176,6 +176,63 @@ tarn_status tarni_sim_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sour
   return tarni_sim_end(device, status);
 }
 
+/* Copies of one call have no order among themselves. */
+static const tarni_copy *copy_in_conflict(const tarni_copy *copies, uint64_t count) {
+  for (uint64_t i = 0; i < count; i++) {
+    const tarni_copy *a = &copies[i];
+    for (uint64_t k = 0; k < count; k++) {
+      const tarni_copy *b = &copies[k];
+      const bool writes_both =
+          a->destination < b->destination + b->size && b->destination < a->destination + a->size;
+      const bool reads_it =
+          a->destination < b->source + b->size && b->source < a->destination + a->size;
+      if (i != k && (writes_both || reads_it)) {
+        return a;
+      }
+    }
+  }
+  return NULL;
+}
+
+static tarn_status copy_batch_refuse(sim_device *device, const tarni_copy *copies, uint64_t count) {
+  const tarni_copy *conflict = copy_in_conflict(copies, count);
+  if (conflict != NULL) {
+    return tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, "cuMemcpyBatchAsync",
+                            "two copies of one batch touch the same bytes", conflict->destination);
+  }
+  for (uint64_t i = 0; i < count; i++) {
+    if (place_of(device, copies[i].source, copies[i].size) < COPY_PINNED ||
+        place_of(device, copies[i].destination, copies[i].size) < COPY_PINNED) {
+      return tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, "cuMemcpyBatchAsync",
+                              "a batch of copies with memory that is not pinned", copies[i].source);
+    }
+  }
+  return TARN_OK;
+}
+
+/* The seed decides which copy comes first. */
+tarn_status tarni_sim_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
+                                 tarn_stream on) {
+  sim_device *device = (sim_device *)port;
+  TARN_TRY(tarni_sim_begin(device, TARN_CALL_COPY_BATCH, 0));
+  sim_stream *stream;
+  tarn_status status = tarni_sim_stream_act(device, on, "cuMemcpyBatchAsync", &stream);
+  if (status == TARN_OK) {
+    status = copy_batch_refuse(device, copies, count);
+  }
+  const uint64_t start = tarni_rng_below(&device->rng, count);
+  for (uint64_t i = 0; i < count && status == TARN_OK; i++) {
+    const tarni_copy *copy = &copies[(start + i) % count];
+    sim_work work = {.kind = SIM_OP_COPY,
+                     .destination = copy->destination,
+                     .source = copy->source,
+                     .size = copy->size};
+    status = copy_submit(device, stream, &work, TARN_CALL_COPY_BATCH);
+    tarni_sim_charge_ns(device, TARN_CALL_COPY_BATCH, i != 0 ? 300 : 0);
+  }
+  return tarni_sim_end(device, status);
+}
+
 /* The legacy stream, for a call that waits. */
 static tarn_status stream_for_sync(sim_device *device, const char *entry, sim_stream **stream) {
   TARN_TRY(tarni_sim_stream_act(device, NULL, entry, stream));

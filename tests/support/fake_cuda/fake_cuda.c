@@ -504,6 +504,19 @@ FAKE_API tarni_cu_result cuMemcpy(tarni_cu_address destination, tarni_cu_address
   return TARNI_CU_SUCCESS;
 }
 
+#if FAKE_CUDA_VERSION >= 12080
+FAKE_API tarni_cu_result cuMemcpyBatchAsync(tarni_cu_address *destinations,
+                                            tarni_cu_address *sources, size_t *sizes, size_t count,
+                                            tarni_cu_copy_attributes *attributes, size_t *first,
+                                            size_t attribute_count, size_t *failed,
+                                            tarni_cu_stream stream) {
+  ENTER_CONTEXT(copy_batch);
+  /* One set of attributes, in stream order, for all copies from the first on. */
+  const bool is_right = attribute_count == 1 && first[0] == 0 && attributes[0].order == 1;
+  return is_right ? TARNI_CU_SUCCESS : TARNI_CU_INVALID_VALUE;
+}
+#endif
+
 FAKE_API tarni_cu_result cuMemsetD8Async(tarni_cu_address destination, unsigned char value,
                                          size_t size, tarni_cu_stream stream) {
   ENTER_CONTEXT(fill);
