@@ -34,6 +34,8 @@ typedef struct tarn_sim_kernel {
   void (*run)(void *user); /* may be NULL; must not call tarn */
   void *user;
   uint64_t nanoseconds; /* of GPU time on the virtual clock; 0: 2000 */
+  bool is_early; /* in a capture: a programmatic launch, which follows what the stream has done so
+                    far by no order that memory can rely on; elsewhere it means nothing */
 } tarn_sim_kernel;
 
 TARN_API tarn_status tarn_sim_launch(tarn_device *device, const tarn_sim_kernel *kernel,

@@ -215,7 +215,9 @@ TARN_API tarn_status tarn_device_fill(tarn_device *device, tarn_ptr destination,
   X(FILL_SYNC, "fill_sync", "cuMemsetD8")                                                          \
   X(VALUE_WRITE, "value_write", "cuStreamWriteValue64")                                            \
   X(VALUE_WAIT, "value_wait", "cuStreamWaitValue64")                                               \
-  X(COPY_BATCH, "copy_batch", "cuMemcpyBatchAsync")
+  X(COPY_BATCH, "copy_batch", "cuMemcpyBatchAsync")                                                \
+  X(CAPTURE_NODES, "capture_nodes", "cuStreamGetCaptureInfo")                                      \
+  X(NODE_BEFORE, "node_before", "cuGraphNodeGetDependencies")
 
 typedef enum tarn_call {
 #define TARN_CALL_ENUM(name, text, entry) TARN_CALL_##name,

@@ -53,6 +53,12 @@ typedef struct tarni_capture_state {
   uint64_t id; /* unique in the process; the same on every stream of one capture; 0 for none */
 } tarni_capture_state;
 
+/* A node of a graph, as what comes after it sees it. */
+typedef struct tarni_edge {
+  uint64_t node; /* not 0; unique in its graph */
+  bool is_full;  /* what comes after begins when the node is complete, not before (programmatic) */
+} tarni_edge;
+
 enum { TARNI_HOST_WRITE_COMBINED = 1 }; /* flags of host_alloc */
 
 /* One copy of several that are given to a stream together. */
@@ -146,6 +152,14 @@ typedef struct tarni_port_table {
   tarn_status (*capture_state)(tarni_port *port, tarn_stream stream, tarni_capture_state *state);
   tarn_status (*capture_begin)(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);
   tarn_status (*capture_end)(tarni_port *port, tarn_stream stream, tarni_graph *graph);
+  /* The nodes that the next one of a capturing stream will follow, and those that a node follows
+   * whose graph is being captured: at most `capacity` of them, and in *count how many there are. A
+   * stream that is not being captured is TARN_STATE, and a driver that cannot tell
+   * TARN_UNSUPPORTED. Neither harms a capture. */
+  tarn_status (*capture_nodes)(tarni_port *port, tarn_stream stream, tarni_edge *edges,
+                               uint32_t capacity, uint32_t *count);
+  tarn_status (*node_before)(tarni_port *port, uint64_t node, tarni_edge *edges, uint32_t capacity,
+                             uint32_t *count);
   tarn_status (*graph_instantiate)(tarni_port *port, tarni_graph graph, tarni_graph_exec *exec);
   tarn_status (*graph_launch)(tarni_port *port, tarni_graph_exec exec, tarn_stream stream);
   /* Either may be NULL. Destroying an exec whose launches are pending is allowed. */
@@ -255,6 +269,10 @@ tarn_status tarni_port_capture_state(tarni_port *port, tarn_stream stream,
                                      tarni_capture_state *state);
 tarn_status tarni_port_capture_begin(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);
 tarn_status tarni_port_capture_end(tarni_port *port, tarn_stream stream, tarni_graph *graph);
+tarn_status tarni_port_capture_nodes(tarni_port *port, tarn_stream stream, tarni_edge *edges,
+                                     uint32_t capacity, uint32_t *count);
+tarn_status tarni_port_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
+                                   uint32_t capacity, uint32_t *count);
 tarn_status tarni_port_graph_instantiate(tarni_port *port, tarni_graph graph,
                                          tarni_graph_exec *exec);
 tarn_status tarni_port_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream stream);

@@ -503,6 +503,41 @@ tarn_status tarni_port_capture_end(tarni_port *port, tarn_stream stream, tarni_g
   return leave_pointer(port, TARN_CALL_CAPTURE_END, status, graph);
 }
 
+/* An array and where its length goes. */
+static tarn_status need_edges(const tarni_port *port, tarn_call call, const tarni_edge *edges,
+                              uint32_t capacity, uint32_t *count) {
+  if (count != NULL) {
+    *count = 0;
+  }
+  TARN_TRY(need_output(port, call, count));
+  return capacity == 0 ? TARN_OK : need_pointer(port, call, edges, "array of edges");
+}
+
+static tarn_status leave_edges(tarn_status status, uint32_t *count) {
+  if (status != TARN_OK) {
+    *count = 0;
+  }
+  return status;
+}
+
+tarn_status tarni_port_capture_nodes(tarni_port *port, tarn_stream stream, tarni_edge *edges,
+                                     uint32_t capacity, uint32_t *count) {
+  TARN_TRY(need_edges(port, TARN_CALL_CAPTURE_NODES, edges, capacity, count));
+  tarn_assert(count != NULL);
+  return leave_edges(port->table->capture_nodes(port, stream, edges, capacity, count), count);
+}
+
+tarn_status tarni_port_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
+                                   uint32_t capacity, uint32_t *count) {
+  TARN_TRY(need_edges(port, TARN_CALL_NODE_BEFORE, edges, capacity, count));
+  tarn_assert(count != NULL);
+  if (node == 0) {
+    return refuse_call(port, TARN_CALL_NODE_BEFORE, "Pass a node that capture_nodes gave.",
+                       "the node is 0");
+  }
+  return leave_edges(port->table->node_before(port, node, edges, capacity, count), count);
+}
+
 tarn_status tarni_port_graph_instantiate(tarni_port *port, tarni_graph graph,
                                          tarni_graph_exec *exec) {
   if (exec != NULL) {

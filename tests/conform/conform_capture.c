@@ -126,6 +126,69 @@ static void fork_and_join(void) {
   }
 }
 
+/* What the stream's next node follows. */
+static uint32_t nodes_of(tarn_stream stream, tarni_edge edges[8]) {
+  uint32_t count = 0;
+  CHECK_OK(tarni_port_capture_nodes(conform_port, stream, edges, 8, &count));
+  for (uint32_t i = 0; i < count && i < 8; i++) {
+    CHECK(edges[i].node != 0);
+    CHECK(edges[i].is_full);
+  }
+  return count;
+}
+
+static bool follows(uint64_t node, uint64_t other) {
+  tarni_edge edges[8];
+  uint32_t count = 0;
+  CHECK_OK(tarni_port_node_before(conform_port, node, edges, 8, &count));
+  bool is_found = false;
+  for (uint32_t i = 0; i < count && i < 8; i++) {
+    CHECK(edges[i].is_full);
+    is_found = is_found || edges[i].node == other;
+  }
+  return is_found;
+}
+
+/* The order inside a capture can be asked for while it goes on: a line, a fork and a join. */
+static void order_of_nodes(void) {
+  fork_scene scene;
+  tarni_edge at[8], first[8], side[8];
+  tarni_graph graph;
+  uint32_t count = 9;
+  if (!fork_set_up(&scene)) {
+    return;
+  }
+  CHECK_STATUS(tarni_port_capture_nodes(conform_port, scene.origin, at, 8, &count), TARN_STATE);
+  CHECK_EQ(count, 0);
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_THREAD_LOCAL));
+  CHECK_EQ(nodes_of(scene.origin, at), 0);
+  CHECK_OK(tarni_port_fill(conform_port, scene.block, 1, FORK_BYTES, scene.origin));
+  CHECK_EQ(nodes_of(scene.origin, first), 1);
+  CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.origin));
+  CHECK_OK(tarni_port_event_wait(conform_port, scene.branch, scene.fork));
+  CHECK_EQ(nodes_of(scene.branch, side), 1);
+  CHECK_EQ(side[0].node, first[0].node);
+  CHECK_OK(tarni_port_fill(conform_port, scene.block, 2, FORK_BYTES, scene.branch));
+  CHECK_EQ(nodes_of(scene.branch, side), 1);
+  CHECK(follows(side[0].node, first[0].node));
+  CHECK_OK(tarni_port_fill(conform_port, scene.block + FORK_BYTES, 3, FORK_BYTES, scene.origin));
+  CHECK_EQ(nodes_of(scene.origin, at), 1);
+  CHECK(follows(at[0].node, first[0].node));
+  CHECK(!follows(at[0].node, side[0].node));
+  CHECK_OK(tarni_port_event_record(conform_port, scene.join, scene.branch));
+  CHECK_OK(tarni_port_event_wait(conform_port, scene.origin, scene.join));
+  CHECK_EQ(nodes_of(scene.origin, at), 2);
+  CHECK_OK(tarni_port_capture_nodes(conform_port, scene.origin, at, 1, &count));
+  CHECK_EQ(count, 2);
+  CHECK_OK(tarni_port_fill(conform_port, scene.block, 4, FORK_BYTES, scene.origin));
+  CHECK_EQ(nodes_of(scene.origin, at), 1);
+  CHECK(follows(at[0].node, side[0].node));
+  CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_ACTIVE);
+  REQUIRE_OK(tarni_port_capture_end(conform_port, scene.origin, &graph));
+  CHECK_OK(tarni_port_graph_destroy(conform_port, graph, NULL));
+  fork_take_down(&scene);
+}
+
 static void branch_that_is_not_joined(void) {
   for (int mode = 0; mode < 3; mode++) {
     fork_scene scene;
@@ -299,6 +362,7 @@ static const test_case capture_cases[] = {
     {"capture: state and identity", state_and_identity},
     {"capture: captured work does not run", captured_work_does_not_run},
     {"capture: fork and join", fork_and_join},
+    {"capture: order of nodes", order_of_nodes},
     {"capture: a branch that is not joined", branch_that_is_not_joined},
     {"capture: end on the wrong stream", end_on_the_wrong_stream},
     {"capture: end by another thread", end_by_another_thread},

@@ -89,6 +89,8 @@ static void outputs_are_needed(void) {
   CHECK_STATUS(tarni_port_stream_id(port, stream, NULL), TARN_INVALID);
   CHECK_STATUS(tarni_port_event_create(port, NULL), TARN_INVALID);
   CHECK_STATUS(tarni_port_capture_state(port, stream, NULL), TARN_INVALID);
+  CHECK_STATUS(tarni_port_capture_nodes(port, stream, NULL, 0, NULL), TARN_INVALID);
+  CHECK_STATUS(tarni_port_node_before(port, 1, NULL, 0, NULL), TARN_INVALID);
   CHECK_STATUS(tarni_port_capture_end(port, stream, NULL), TARN_INVALID);
   CHECK_STATUS(tarni_port_graph_instantiate(port, some_graph, NULL), TARN_INVALID);
   CHECK_OK(tarni_port_pool_destroy(port, pool));

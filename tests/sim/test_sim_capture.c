@@ -378,7 +378,54 @@ static void pools_that_go(void) {
   take_down(1);
 }
 
+/* A programmatic launch is no order: neither for itself nor for what comes after it alone. */
+static void early_kernels(void) {
+  set_up("sim:1G");
+  for (int is_early = 0; is_early < 2; is_early++) {
+    const tarn_sim_range range = {.address = block, .bytes = 64, .is_write = true};
+    const tarn_sim_kernel kernel = {
+        .size = sizeof(kernel), .ranges = &range, .n_ranges = 1, .is_early = is_early != 0};
+    tarni_graph graph;
+    tarni_graph_exec exec;
+    tarni_edge edge = {0};
+    uint32_t count = 0;
+    CHECK_OK(tarni_port_capture_begin(port, a, TARNI_CAPTURE_THREAD_LOCAL));
+    use(block, a);
+    CHECK_OK(tarn_sim_launch(device, &kernel, a));
+    CHECK_OK(tarni_port_capture_nodes(port, a, &edge, 1, &count));
+    CHECK_EQ(count, 1);
+    CHECK_OK(tarni_port_node_before(port, edge.node, &edge, 1, &count));
+    CHECK_EQ(count, 1);
+    CHECK_EQ(edge.is_full, !is_early);
+    CHECK_OK(tarni_port_capture_end(port, a, &graph));
+    CHECK_OK(tarni_port_graph_instantiate(port, graph, &exec));
+    CHECK_OK(tarni_port_graph_launch(port, exec, a));
+    CHECK_OK(tarni_port_stream_sync(port, a));
+    CHECK_EQ(n_findings, is_early);
+    CHECK_OK(tarni_port_graph_destroy(port, graph, exec));
+  }
+  take_down(1);
+}
+
+/* Nodes of no capture, and streams in none. */
+static void nodes_that_are_not_there(void) {
+  set_up("sim:1G");
+  tarni_edge edge;
+  uint32_t count = 3;
+  CHECK_STATUS(tarni_port_node_before(port, UINT64_C(77) << 32 | 1, &edge, 1, &count),
+               TARN_INVALID);
+  CHECK_EQ(count, 0);
+  CHECK_OK(tarni_port_capture_begin(port, a, TARNI_CAPTURE_GLOBAL));
+  use(block, a);
+  CHECK_STATUS(tarni_port_plain_alloc(port, 64, &(tarn_ptr){0}), TARN_CAPTURE);
+  CHECK_STATUS(tarni_port_capture_nodes(port, a, &edge, 1, &count), TARN_STATE);
+  end_invalid(a);
+  take_down(1);
+}
+
 static const test_case cases[] = {
+    {"programmatic launches are no order", early_kernels},
+    {"nodes that are not there", nodes_that_are_not_there},
     {"the legacy stream breaks the thread's capture", legacy_breaks_the_threads_capture},
     {"unsafe calls", unsafe_calls},
     {"captures of other devices", captures_of_other_devices},

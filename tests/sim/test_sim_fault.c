@@ -27,6 +27,7 @@ typedef struct scene {
   tarni_event event, other;
   tarni_graph graph;
   tarni_graph_exec exec;
+  uint64_t node;
   int descriptor;
 } scene;
 
@@ -67,6 +68,20 @@ static tarn_status step_stream_id(scene *s) {
 static tarn_status step_capture_state(scene *s) {
   tarni_capture_state state;
   return tarni_port_capture_state(s->port, s->a, &state);
+}
+
+static tarn_status step_nodes(scene *s) {
+  tarni_edge edges[4];
+  uint32_t count;
+  TARN_TRY(tarni_port_capture_nodes(s->port, s->a, edges, 4, &count));
+  s->node = count != 0 ? edges[0].node : 0;
+  return TARN_OK;
+}
+
+static tarn_status step_before(scene *s) {
+  tarni_edge edges[4];
+  uint32_t count;
+  return tarni_port_node_before(s->port, s->node, edges, 4, &count);
 }
 
 STEP(step_reserve, tarni_port_reserve(s->port, 4 * granule, 0, &s->base))
@@ -148,34 +163,49 @@ typedef struct scene_step {
 #define ROW(name)                                                                                  \
   { name, #name }
 static const scene_step steps[] = {
-    ROW(step_info),        ROW(step_reserve),       ROW(step_create),
-    ROW(step_map),         ROW(step_map_again),     ROW(step_access),
-    ROW(step_plain_alloc), ROW(step_pool_create),   ROW(step_host_alloc),
-    ROW(step_register),    ROW(step_stream_a),      ROW(step_stream_b),
-    ROW(step_stream_id),   ROW(step_event),         ROW(step_other),
-    ROW(step_pool_alloc),  ROW(step_fill_pool),     ROW(step_own),
-    ROW(step_disown),      ROW(step_own_again),     ROW(step_fill),
-    ROW(step_copy_in),     ROW(step_copy_pinned),   ROW(step_copy_registered),
-    ROW(step_kernel),      ROW(step_record),        ROW(step_wait),
-    ROW(step_kernel_b),    ROW(step_value_write),   ROW(step_value_wait),
-    ROW(step_kernel_a),    ROW(step_copy_out),      ROW(step_event_query),
-    ROW(step_event_sync),  ROW(step_stream_query),  ROW(step_stream_sync),
-    ROW(step_begin),       ROW(step_capture_state), ROW(step_kernel),
-    ROW(step_copy_pinned), ROW(step_fork),          ROW(step_join),
-    ROW(step_fill_b),      ROW(step_value_b),       ROW(step_fork_back),
-    ROW(step_join_back),   ROW(step_kernel_a),      ROW(step_end),
-    ROW(step_instantiate), ROW(step_launch),        ROW(step_record_launch),
-    ROW(step_wait_launch), ROW(step_launch_b),      ROW(step_sync_b),
-    ROW(step_export),      ROW(step_import),        ROW(step_pool_free),
-    ROW(step_pool_alloc),  ROW(step_pool_free),     ROW(step_stream_sync),
-    ROW(step_pool_trim),   ROW(step_pool_destroy),  ROW(step_copy_sync),
-    ROW(step_fill_sync),   ROW(step_legacy),        ROW(step_thread),
-    ROW(step_legacy),      ROW(step_sync_legacy),   ROW(step_stream_sync),
-    ROW(step_sync_b),      ROW(step_graph_destroy), ROW(step_unregister),
-    ROW(step_fill_b),      ROW(step_host_free),     ROW(step_plain_free),
-    ROW(step_unmap),       ROW(step_release),       ROW(step_release_import),
-    ROW(step_unreserve),   ROW(step_event_destroy), ROW(step_other_destroy),
-    ROW(step_destroy_a),   ROW(step_destroy_b),
+    ROW(step_info),          ROW(step_reserve),
+    ROW(step_create),        ROW(step_map),
+    ROW(step_map_again),     ROW(step_access),
+    ROW(step_plain_alloc),   ROW(step_pool_create),
+    ROW(step_host_alloc),    ROW(step_register),
+    ROW(step_stream_a),      ROW(step_stream_b),
+    ROW(step_stream_id),     ROW(step_event),
+    ROW(step_other),         ROW(step_pool_alloc),
+    ROW(step_fill_pool),     ROW(step_own),
+    ROW(step_disown),        ROW(step_own_again),
+    ROW(step_fill),          ROW(step_copy_in),
+    ROW(step_copy_pinned),   ROW(step_copy_registered),
+    ROW(step_kernel),        ROW(step_record),
+    ROW(step_wait),          ROW(step_kernel_b),
+    ROW(step_value_write),   ROW(step_value_wait),
+    ROW(step_kernel_a),      ROW(step_copy_out),
+    ROW(step_event_query),   ROW(step_event_sync),
+    ROW(step_stream_query),  ROW(step_stream_sync),
+    ROW(step_begin),         ROW(step_capture_state),
+    ROW(step_kernel),        ROW(step_copy_pinned),
+    ROW(step_fork),          ROW(step_join),
+    ROW(step_fill_b),        ROW(step_value_b),
+    ROW(step_fork_back),     ROW(step_join_back),
+    ROW(step_kernel_a),      ROW(step_nodes),
+    ROW(step_before),        ROW(step_end),
+    ROW(step_instantiate),   ROW(step_launch),
+    ROW(step_record_launch), ROW(step_wait_launch),
+    ROW(step_launch_b),      ROW(step_sync_b),
+    ROW(step_export),        ROW(step_import),
+    ROW(step_pool_free),     ROW(step_pool_alloc),
+    ROW(step_pool_free),     ROW(step_stream_sync),
+    ROW(step_pool_trim),     ROW(step_pool_destroy),
+    ROW(step_copy_sync),     ROW(step_fill_sync),
+    ROW(step_legacy),        ROW(step_thread),
+    ROW(step_legacy),        ROW(step_sync_legacy),
+    ROW(step_stream_sync),   ROW(step_sync_b),
+    ROW(step_graph_destroy), ROW(step_unregister),
+    ROW(step_fill_b),        ROW(step_host_free),
+    ROW(step_plain_free),    ROW(step_unmap),
+    ROW(step_release),       ROW(step_release_import),
+    ROW(step_unreserve),     ROW(step_event_destroy),
+    ROW(step_other_destroy), ROW(step_destroy_a),
+    ROW(step_destroy_b),
 };
 enum { N_STEPS = sizeof(steps) / sizeof(steps[0]) };
 

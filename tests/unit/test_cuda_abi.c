@@ -81,6 +81,10 @@ static void test_structs(void) {
   SAME_FIELD(tarni_cu_chunk_properties, flags.rdma, CUmemAllocationProp,
              allocFlags.gpuDirectRDMACapable);
   SAME_FIELD(tarni_cu_chunk_properties, flags.usage, CUmemAllocationProp, allocFlags.usage);
+  SAME_STRUCT(tarni_cu_edge, CUgraphEdgeData);
+  SAME_FIELD(tarni_cu_edge, from_port, CUgraphEdgeData, from_port);
+  SAME_FIELD(tarni_cu_edge, to_port, CUgraphEdgeData, to_port);
+  SAME_FIELD(tarni_cu_edge, type, CUgraphEdgeData, type);
   SAME_STRUCT(tarni_cu_pool_properties, CUmemPoolProps);
   SAME_FIELD(tarni_cu_pool_properties, type, CUmemPoolProps, allocType);
   SAME_FIELD(tarni_cu_pool_properties, handle_types, CUmemPoolProps, handleTypes);
@@ -165,6 +169,7 @@ static void test_codes(void) {
 #define tarni_cu_graph CUgraph
 #define tarni_cu_exec CUgraphExec
 #define tarni_cu_node CUgraphNode
+#define tarni_cu_edge CUgraphEdgeData
 #define tarni_cu_access CUmemAccessDesc
 #define tarni_cu_chunk_properties CUmemAllocationProp
 #define tarni_cu_pool_properties CUmemPoolProps

@@ -115,6 +115,11 @@ static void check_driver_10(void) {
   CHECK_STATUS(tarni_port_capture_begin(port, handle, TARNI_CAPTURE_GLOBAL), TARN_UNSUPPORTED);
   CHECK_STATUS(tarni_port_capture_end(port, handle, &graph), TARN_UNSUPPORTED);
   CHECK_STATUS(tarni_port_graph_launch(port, handle, handle), TARN_UNSUPPORTED);
+  uint32_t count = 1;
+  CHECK_STATUS(tarni_port_capture_nodes(port, handle, NULL, 0, &count), TARN_UNSUPPORTED);
+  CHECK_HAS(tarn_last_message(), "not used again");
+  CHECK_STATUS(tarni_port_node_before(port, 5, NULL, 0, &count), TARN_UNSUPPORTED);
+  CHECK_EQ(count, 0);
   CHECK(address == 0 && chunk == 0 && pool == NULL && graph == NULL);
   tarni_capture_state state = {TARNI_CAPTURE_ACTIVE, 1};
   CHECK_OK(tarni_port_capture_state(port, handle, &state));
@@ -218,6 +223,47 @@ static void check_capturing_stream(void) {
   CHECK_STATUS(tarni_port_pool_create(port, 1, &pool), TARN_INVALID);
   CHECK_EQ(fake->n_calls[FAKE_pool_destroy], 1);
   tarni_port_close(port);
+}
+
+/* What a stream's next node follows, and what a node follows: many at once, and which edges are
+ * completion. */
+static void check_nodes(void) {
+  tarni_port *port = open_cuda();
+  REQUIRE(port != NULL);
+  tarni_edge edges[FAKE_NODE_COUNT] = {{0}};
+  uint32_t count = 7;
+  CHECK_STATUS(tarni_port_capture_nodes(port, handle, edges, 4, &count), TARN_STATE);
+  CHECK_EQ(count, 0);
+  fake->capture_status = TARNI_CAPTURE_ACTIVE;
+  for (size_t i = 0; i < FAKE_NODE_COUNT; i++) {
+    fake->nodes[i] = (tarni_cu_node)(uintptr_t)(100 + i);
+  }
+  fake->edges[1].type = 1;
+  fake->edges[2].from_port = 2;
+  fake->edges[3].to_port = 1;
+  for (fake->n_nodes = 0; fake->n_nodes <= FAKE_NODE_COUNT; fake->n_nodes += 20) {
+    CHECK_OK(tarni_port_capture_nodes(port, handle, edges, FAKE_NODE_COUNT, &count));
+    CHECK_EQ(count, fake->n_nodes);
+    CHECK_OK(tarni_port_node_before(port, 5, edges, FAKE_NODE_COUNT, &count));
+    CHECK_EQ(count, fake->n_nodes);
+    for (uint32_t i = 0; i < count; i++) {
+      CHECK_EQ(edges[i].node, 100 + i);
+      CHECK_EQ(edges[i].is_full, i == 0 || i > 3);
+    }
+  }
+  fake->n_nodes = FAKE_NODE_COUNT;
+  CHECK_OK(tarni_port_capture_nodes(port, handle, edges, 2, &count));
+  CHECK_EQ(count, FAKE_NODE_COUNT);
+  CHECK_OK(tarni_port_node_before(port, 5, edges, 2, &count));
+  CHECK_EQ(count, FAKE_NODE_COUNT);
+  CHECK_STATUS(tarni_port_node_before(port, 0, edges, 2, &count), TARN_INVALID);
+  CHECK_STATUS(tarni_port_node_before(port, 5, NULL, 2, &count), TARN_INVALID);
+  CHECK_STATUS(tarni_port_capture_nodes(port, handle, edges, 2, NULL), TARN_INVALID);
+  tarni_port_close(port);
+}
+
+static void test_nodes(void) {
+  fake_run("13000", check_nodes);
 }
 
 /* Both halves of a graph are destroyed, whichever fails, and either may be missing. */
@@ -394,6 +440,7 @@ static void test_contract(void) {
 static const test_case cases[] = {
     {"threads", test_threads}, {"old_drivers", test_old_drivers}, {"fork", test_fork},
     {"capture", test_capture}, {"memory", test_memory},           {"contract", test_contract},
+    {"nodes", test_nodes},
 };
 
 TEST_MAIN(cases)

@@ -68,6 +68,24 @@ static tarn_status enter_capture_state(tarni_port *port, uint64_t *output) {
   return status;
 }
 
+static tarn_status enter_capture_nodes(tarni_port *port, uint64_t *output) {
+  tarni_edge edge;
+  uint32_t count = 0;
+  fake->capture_status = TARNI_CAPTURE_ACTIVE;
+  const tarn_status status = tarni_port_cuda.capture_nodes(port, some_handle, &edge, 1, &count);
+  fake->capture_status = TARNI_CAPTURE_NONE;
+  *output = count;
+  return status;
+}
+
+static tarn_status enter_node_before(tarni_port *port, uint64_t *output) {
+  tarni_edge edge;
+  uint32_t count = 0;
+  const tarn_status status = tarni_port_cuda.node_before(port, 9, &edge, 1, &count);
+  *output = count;
+  return status;
+}
+
 ENTRY(reserve, reserve(port, TEST_CHUNK, 0, output))
 ENTRY(unreserve, unreserve(port, some_address, TEST_CHUNK))
 ENTRY(create, create(port, TEST_CHUNK, output))
@@ -164,6 +182,9 @@ static const struct {
     {TARN_CALL_EVENT_WAIT, FAKE_event_wait, enter_event_wait, false, false, TARN_DEVICE_MEMORY},
     {TARN_CALL_CAPTURE_STATE, FAKE_capture_state, enter_capture_state, false, false,
      TARN_DEVICE_MEMORY},
+    {TARN_CALL_CAPTURE_NODES, FAKE_capture_nodes, enter_capture_nodes, false, false,
+     TARN_DEVICE_MEMORY},
+    {TARN_CALL_NODE_BEFORE, FAKE_node_before, enter_node_before, false, false, TARN_DEVICE_MEMORY},
     {TARN_CALL_CAPTURE_BEGIN, FAKE_capture_begin, enter_capture_begin, false, false,
      TARN_DEVICE_MEMORY},
     {TARN_CALL_CAPTURE_END, FAKE_capture_end, enter_capture_end, true, false, TARN_DEVICE_MEMORY},

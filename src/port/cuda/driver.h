@@ -40,6 +40,14 @@ typedef struct tarni_cu_graph_object *tarni_cu_graph;
 typedef struct tarni_cu_exec_object *tarni_cu_exec;
 typedef struct tarni_cu_node_object *tarni_cu_node;
 
+/* All zero: what comes after begins when the node is complete. */
+typedef struct tarni_cu_edge {
+  unsigned char from_port;
+  unsigned char to_port;
+  unsigned char type;
+  unsigned char reserved[5];
+} tarni_cu_edge;
+
 typedef struct tarni_cu_location {
   int type;
   int id;
@@ -168,6 +176,7 @@ enum {
   X(VMM, 10020, "the device has no chunks; the backings pool and plain remain")                    \
   X(POOL, 11020, "the device has no pools; the backings vmm and plain remain")                     \
   X(CAPTURE, 10010, "no stream is ever being captured, and none can be")                           \
+  X(NODES, 12030, "the order inside a capture is unknown; its memory is not used again")           \
   X(GRAPH, 11000, "graphs cannot be instantiated or launched")                                     \
   X(VALUE, 11070, "streams cannot write or await words; events remain")
 
@@ -276,6 +285,12 @@ typedef enum tarni_cu_group {
     (tarni_cu_stream stream, tarni_cu_capture_mode mode))                                          \
   X(capture_end, CAPTURE, cuStreamEndCapture, 10000, cuStreamEndCapture,                           \
     (tarni_cu_stream stream, tarni_cu_graph * graph))                                              \
+  X(capture_nodes, NODES, cuStreamGetCaptureInfo, 12030, cuStreamGetCaptureInfo_v3,                \
+    (tarni_cu_stream stream, tarni_cu_capture_status * status, tarni_cu_word * id,                 \
+     tarni_cu_graph * graph, const tarni_cu_node **nodes, const tarni_cu_edge **edges,             \
+     size_t *count))                                                                               \
+  X(node_before, NODES, cuGraphNodeGetDependencies, 12030, cuGraphNodeGetDependencies_v2,          \
+    (tarni_cu_node node, tarni_cu_node * nodes, tarni_cu_edge * edges, size_t * count))            \
   X(instantiate, OPTIONAL, cuGraphInstantiateWithFlags, 11040, cuGraphInstantiateWithFlags,        \
     (tarni_cu_exec * exec, tarni_cu_graph graph, tarni_cu_flags flags))                            \
   X(instantiate_old, OPTIONAL, cuGraphInstantiate, 11000, cuGraphInstantiate_v2,                   \

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * Capture and graphs of the cuda port. Owns nothing: the driver keeps it all. */
+#include <stdlib.h>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "port/cuda/internal.h"
@@ -21,6 +23,81 @@ tarn_status tarni_cuda_capture_state(tarni_port *port, tarn_stream stream,
   state->status = (tarni_capture_status)status;
   state->id = state->status == TARNI_CAPTURE_NONE ? 0 : id;
   return TARN_OK;
+}
+
+/* An edge without data is one of completion, as everywhere in the driver. */
+static bool edge_is_full(const tarni_cu_edge *edges, size_t i) {
+  return edges == NULL || (edges[i].from_port == 0 && edges[i].to_port == 0 && edges[i].type == 0);
+}
+
+static uint32_t give_edges(const tarni_cu_node *nodes, const tarni_cu_edge *data, size_t n,
+                           tarni_edge *edges, uint32_t capacity) {
+  for (size_t i = 0; i < n && i < capacity; i++) {
+    edges[i] = (tarni_edge){.node = (uintptr_t)nodes[i], .is_full = edge_is_full(data, i)};
+  }
+  return (uint32_t)n;
+}
+
+tarn_status tarni_cuda_capture_nodes(tarni_port *port, tarn_stream stream, tarni_edge *edges,
+                                     uint32_t capacity, uint32_t *count) {
+  tarni_cuda_call call;
+  TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_CAPTURE_NODES, 0, &call));
+  tarni_cu_capture_status status = 0;
+  tarni_cu_word id = 0;
+  tarni_cu_graph graph = NULL;
+  const tarni_cu_node *nodes = NULL;
+  const tarni_cu_edge *data = NULL;
+  size_t n = 0;
+  TARN_TRY(tarni_cuda_call_end(
+      &call, call.driver->capture_nodes(stream, &status, &id, &graph, &nodes, &data, &n)));
+  if (status != TARNI_CAPTURE_ACTIVE) {
+    const tarni_facts facts = {.device = port->device.name};
+    return tarni_fail(TARN_STATE, "cuStreamGetCaptureInfo", &facts,
+                      "Ask about a stream that is being captured.",
+                      "stream %p is in no capture that goes on", stream);
+  }
+  *count = give_edges(nodes, data, nodes != NULL ? n : 0, edges, capacity);
+  return TARN_OK;
+}
+
+enum { NODES_AT_ONCE = 64 };
+
+/* The driver fills two arrays of its own types: small ones here, wide joins in pieces are not to be
+ * had, so those are counted only and asked for again with room. */
+tarn_status tarni_cuda_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
+                                   uint32_t capacity, uint32_t *count) {
+  tarni_cu_node few_nodes[NODES_AT_ONCE];
+  tarni_cu_edge few_data[NODES_AT_ONCE];
+  tarni_cu_node *nodes = few_nodes;
+  tarni_cu_edge *data = few_data;
+  size_t n = NODES_AT_ONCE;
+  if (capacity > NODES_AT_ONCE) {
+    nodes = calloc(capacity, sizeof(*nodes) + sizeof(*data));
+    if (nodes == NULL) {
+      return tarni_fail(TARN_HOST_MEMORY, "cuGraphNodeGetDependencies", NULL,
+                        "Free some host memory.", "no host memory for %u nodes", capacity);
+    }
+    data = (tarni_cu_edge *)(void *)(nodes + capacity);
+    n = capacity;
+  }
+  const size_t room = n;
+  tarni_cuda_call call;
+  tarn_status status = tarni_cuda_call_begin(port, TARN_CALL_NODE_BEFORE, 0, &call);
+  if (status == TARN_OK) {
+    const tarni_cu_node of = (tarni_cu_node)(uintptr_t)node;
+    tarni_cu_result code = call.driver->node_before(of, NULL, NULL, &n);
+    if (code == TARNI_CU_SUCCESS && n != 0 && n <= room) {
+      code = call.driver->node_before(of, nodes, data, &n);
+    }
+    status = tarni_cuda_call_end(&call, code);
+  }
+  if (status == TARN_OK) {
+    *count = give_edges(nodes, data, n, edges, n <= room ? capacity : 0);
+  }
+  if (nodes != few_nodes) {
+    free(nodes);
+  }
+  return status;
 }
 
 tarn_status tarni_cuda_refuse_capturing(tarni_port *port, tarn_call kind, tarn_stream stream,

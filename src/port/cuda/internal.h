@@ -141,6 +141,10 @@ tarn_status tarni_cuda_refuse_capturing(tarni_port *port, tarn_call kind, tarn_s
 
 tarn_status tarni_cuda_capture_state(tarni_port *port, tarn_stream stream,
                                      tarni_capture_state *state);
+tarn_status tarni_cuda_capture_nodes(tarni_port *port, tarn_stream stream, tarni_edge *edges,
+                                     uint32_t capacity, uint32_t *count);
+tarn_status tarni_cuda_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
+                                   uint32_t capacity, uint32_t *count);
 tarn_status tarni_cuda_capture_begin(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);
 tarn_status tarni_cuda_capture_end(tarni_port *port, tarn_stream stream, tarni_graph *graph);
 tarn_status tarni_cuda_graph_instantiate(tarni_port *port, tarni_graph graph,

@@ -69,6 +69,8 @@ static const call_price prices[TARN_CALL_COUNT] = {
     [TARN_CALL_VALUE_WRITE] = {1000, 0},
     [TARN_CALL_VALUE_WAIT] = {1000, 0},
     [TARN_CALL_COPY_BATCH] = {1000, 0},
+    [TARN_CALL_CAPTURE_NODES] = {25, 0},
+    [TARN_CALL_NODE_BEFORE] = {30, 0},
 };
 
 void tarni_sim_lock(void) {

@@ -110,7 +110,7 @@ tarn_status tarni_sim_capture_add(sim_stream *stream, const sim_work *work) {
   if (!graph_room(graph)) {
     return tarni_sim_no_host_memory(stream->device, "cuGraphAddNode");
   }
-  sim_node node = {.work = *work};
+  sim_node node = {.work = *work, .is_early = work->is_early};
   if (!nodes_copy(&node.after, &node.n_after, stream->capture_tail, stream->n_capture_tail) ||
       !nodes_copy(&stream->capture_tail, &stream->n_capture_tail, &index, 1)) {
     free(node.after);
@@ -198,6 +198,56 @@ tarn_status tarni_sim_capture_state(tarni_port *port, tarn_stream handle,
   if (status == TARN_OK && stream->capture != NULL) {
     state->status = stream->capture->is_invalid ? TARNI_CAPTURE_INVALIDATED : TARNI_CAPTURE_ACTIVE;
     state->id = stream->capture->id;
+  }
+  return tarni_sim_end(device, status);
+}
+
+/* ---- Nodes and what they follow ---- */
+
+/* A node is known by its capture and its place in the graph. */
+static uint64_t node_number(const sim_capture *capture, uint32_t index) {
+  return capture->id << 32 | (index + 1);
+}
+
+static uint32_t nodes_give(const sim_capture *capture, const uint32_t *nodes, uint32_t n,
+                           bool is_full, tarni_edge *edges, uint32_t capacity) {
+  for (uint32_t i = 0; i < n && i < capacity; i++) {
+    edges[i] = (tarni_edge){.node = node_number(capture, nodes[i]), .is_full = is_full};
+  }
+  return n;
+}
+
+tarn_status tarni_sim_capture_nodes(tarni_port *port, tarn_stream handle, tarni_edge *edges,
+                                    uint32_t capacity, uint32_t *count) {
+  const char *entry = "cuStreamGetCaptureInfo";
+  sim_device *device = (sim_device *)port;
+  TARN_TRY(tarni_sim_begin(device, TARN_CALL_CAPTURE_NODES, 0));
+  sim_stream *stream;
+  tarn_status status = tarni_sim_stream_get(device, handle, entry, &stream);
+  if (status == TARN_OK && (stream->capture == NULL || stream->capture->is_invalid)) {
+    status = tarni_sim_fail_code(device, SIM_CUDA_ILLEGAL_STATE, entry, 0);
+  }
+  if (status == TARN_OK) {
+    *count = nodes_give(stream->capture, stream->capture_tail, stream->n_capture_tail, true, edges,
+                        capacity);
+  }
+  return tarni_sim_end(device, status);
+}
+
+tarn_status tarni_sim_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
+                                  uint32_t capacity, uint32_t *count) {
+  const char *entry = "cuGraphNodeGetDependencies";
+  sim_device *device = (sim_device *)port;
+  TARN_TRY(tarni_sim_begin(device, TARN_CALL_NODE_BEFORE, 0));
+  const sim_capture *capture = capture_find(node >> 32);
+  const uint32_t index = (uint32_t)node - 1;
+  tarn_status status = TARN_OK;
+  if (capture == NULL || index >= capture->graph->n_nodes) {
+    status = tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, entry,
+                              "a node was asked for that is in no capture that goes on", node);
+  } else {
+    const sim_node *of = &capture->graph->nodes[index];
+    *count = nodes_give(capture, of->after, of->n_after, !of->is_early, edges, capacity);
   }
   return tarni_sim_end(device, status);
 }

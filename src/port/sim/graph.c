@@ -118,7 +118,7 @@ static uint32_t graph_cut_chains(sim_graph *graph, uint32_t *chain_end) {
   for (uint32_t i = 0; i < graph->n_nodes; i++) {
     sim_node *node = &graph->nodes[i];
     node->chain = UINT32_MAX;
-    for (uint32_t j = 0; node->chain == UINT32_MAX && j < node->n_after; j++) {
+    for (uint32_t j = 0; node->chain == UINT32_MAX && j < node->n_after && !node->is_early; j++) {
       const uint32_t chain = graph->nodes[node->after[j]].chain;
       if (chain_end[chain] == node->after[j]) {
         node->chain = chain;
@@ -331,7 +331,7 @@ static void launch_judge(const graph_launch *launch) {
     const sim_node *node = &graph->nodes[i];
     sim_clock *clock = &launch->clocks[i];
     (void)tarni_sim_clock_join(clock, &stream->clock);
-    for (uint32_t j = 0; j < node->n_after; j++) {
+    for (uint32_t j = 0; j < node->n_after && !node->is_early; j++) {
       (void)tarni_sim_clock_join(clock, &launch->clocks[node->after[j]]);
     }
     launch->exec->chain_epochs[node->chain]++;

@@ -215,6 +215,10 @@ void tarni_sim_drain(sim_device *device); /* at close: what cannot end is found 
 /* ---- capture.c, graph.c: captures and what they record ---------------------------------------*/
 tarn_status tarni_sim_capture_state(tarni_port *port, tarn_stream handle,
                                     tarni_capture_state *state);
+tarn_status tarni_sim_capture_nodes(tarni_port *port, tarn_stream handle, tarni_edge *edges,
+                                    uint32_t capacity, uint32_t *count);
+tarn_status tarni_sim_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
+                                  uint32_t capacity, uint32_t *count);
 tarn_status tarni_sim_capture_begin(tarni_port *port, tarn_stream handle, tarni_capture_mode mode);
 tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream on, tarni_graph *graph);
 tarn_status tarni_sim_graph_instantiate(tarni_port *port, tarni_graph graph, tarni_graph_exec *out);

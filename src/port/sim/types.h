@@ -213,6 +213,7 @@ typedef struct sim_work {
   sim_operation_kind kind;
   uint8_t value;
   bool owns_source; /* `source` is a staged copy of ordinary host memory, to be freed */
+  bool is_early;    /* a kernel that does not wait for the one that it follows in a capture */
   uint32_t n_ranges;
   tarn_ptr destination;
   tarn_ptr source;
@@ -286,6 +287,7 @@ typedef struct sim_node {
   sim_work work;
   uint32_t *after; /* nodes that come before it */
   uint32_t n_after;
+  bool is_early;  /* its edges are programmatic: it may begin before they are complete */
   uint32_t chain; /* which of the exec's slots it counts on */
 } sim_node;
 

@@ -344,6 +344,7 @@ tarn_status tarni_sim_kernel(sim_device *device, const tarn_sim_kernel *kernel, 
   TARN_TRY(tarni_sim_stream_act(device, on, "cuLaunchKernel", &stream));
   sim_work work = {.kind = SIM_OP_KERNEL,
                    .n_ranges = (uint32_t)kernel->n_ranges,
+                   .is_early = kernel->is_early,
                    .run = kernel->run,
                    .user = kernel->user,
                    .nanoseconds = kernel->nanoseconds != 0 ? kernel->nanoseconds : 2000};

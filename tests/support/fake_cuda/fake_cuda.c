@@ -442,6 +442,34 @@ FAKE_API tarni_cu_result cuStreamGetCaptureInfo(tarni_cu_stream stream,
   return TARNI_CU_SUCCESS;
 }
 
+#if FAKE_CUDA_VERSION >= 12030
+FAKE_API tarni_cu_result cuStreamGetCaptureInfo_v3(tarni_cu_stream stream,
+                                                   tarni_cu_capture_status *status,
+                                                   tarni_cu_word *id, tarni_cu_graph *graph,
+                                                   const tarni_cu_node **nodes,
+                                                   const tarni_cu_edge **edges, size_t *count) {
+  ENTER_CONTEXT(capture_nodes);
+  *status = state.capture_status;
+  *id = 42;
+  *graph = (tarni_cu_graph)(uintptr_t)43;
+  *nodes = state.nodes;
+  *edges = state.edges;
+  *count = state.n_nodes;
+  return TARNI_CU_SUCCESS;
+}
+
+FAKE_API tarni_cu_result cuGraphNodeGetDependencies_v2(tarni_cu_node node, tarni_cu_node *nodes,
+                                                       tarni_cu_edge *edges, size_t *count) {
+  ENTER_CONTEXT(node_before);
+  for (size_t i = 0; nodes != NULL && i < state.n_nodes && i < *count; i++) {
+    nodes[i] = state.nodes[i];
+    edges[i] = state.edges[i];
+  }
+  *count = nodes != NULL && *count < state.n_nodes ? *count : state.n_nodes;
+  return TARNI_CU_SUCCESS;
+}
+#endif
+
 FAKE_API tarni_cu_result cuStreamBeginCapture_v2(tarni_cu_stream stream,
                                                  tarni_cu_capture_mode mode) {
   ENTER_CONTEXT(capture_begin);

@@ -17,7 +17,12 @@ typedef enum fake_entry {
       FAKE_ENTRY_COUNT
 } fake_entry;
 
-enum { FAKE_DEVICE_COUNT = 2, FAKE_ATTRIBUTE_COUNT = 128, FAKE_GRANULARITY = 2 << 20 };
+enum {
+  FAKE_DEVICE_COUNT = 2,
+  FAKE_ATTRIBUTE_COUNT = 128,
+  FAKE_NODE_COUNT = 100,
+  FAKE_GRANULARITY = 2 << 20
+};
 
 struct tarni_cu_context_object {
   tarni_cu_device device;
@@ -34,6 +39,9 @@ typedef struct fake_cuda {
   uint64_t address_offset; /* device address of pinned memory minus its host address */
   uint64_t misalignment;   /* of reserved addresses */
   tarni_cu_capture_status capture_status;
+  tarni_cu_node nodes[FAKE_NODE_COUNT]; /* that a capturing stream and every node follow */
+  tarni_cu_edge edges[FAKE_NODE_COUNT];
+  size_t n_nodes;
   /* Noted by the driver: */
   struct tarni_cu_context_object primary[FAKE_DEVICE_COUNT];
   uint64_t n_calls[FAKE_ENTRY_COUNT];
