@@ -167,6 +167,9 @@ TARNI_SLOW static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, tarn_s
   if (bytes == 0) {
     return TARN_OK;
   }
+  if (heap->buckets != NULL) { /* such a heap has no caches, so nothing ever hits */
+    return tarni_bucket_alloc(heap, bytes, TARNI_ALIGNMENT, stream, block);
+  }
   tarni_cache *cache;
   TARN_TRY(tarni_cache_find(heap, stream, &cache));
   return bytes > TARNI_SMALL_MAX ? large_alloc(heap, cache, bytes, TARNI_GRANULE, block)
@@ -201,6 +204,9 @@ tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_t alignme
   }
   if (alignment <= TARNI_ALIGNMENT || bytes == 0) {
     return tarn_alloc(heap, bytes, stream, block);
+  }
+  if (heap->buckets != NULL) {
+    return tarni_bucket_alloc(heap, bytes, alignment, stream, block);
   }
   /* A block whose size is a power of two lies at a multiple of it, up to the granule. */
   const uint64_t least = tarni_max(bytes, alignment);

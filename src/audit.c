@@ -32,6 +32,10 @@ static tarn_status compare(const char *what, uint64_t counted, uint64_t found) {
   return counted == found ? TARN_OK : differ(what, counted, found);
 }
 
+tarn_status tarni_audit_compare(const char *what, uint64_t counted, uint64_t found) {
+  return compare(what, counted, found);
+}
+
 /* ---- Extents ---- */
 
 /* Bytes of an extent that a chunk is mapped behind. */
@@ -240,8 +244,7 @@ static tarn_status check_pending(tarn_heap *heap) {
   return compare("pending bytes", heap->pending_bytes, bytes);
 }
 
-static tarn_status check_uses(const audit *sum) {
-  tarn_heap *heap = sum->heap;
+tarn_status tarni_audit_uses(const tarn_heap *heap, uint64_t n_marked) {
   uint64_t n = 0;
   for (uint32_t i = 0; i < heap->uses_capacity; i++) {
     for (const tarni_uses *uses = heap->uses[i]; uses != NULL; uses = uses->next) {
@@ -252,7 +255,7 @@ static tarn_status check_uses(const audit *sum) {
       n++;
     }
   }
-  return compare("blocks with uses", sum->n_marked, n);
+  return compare("blocks with uses", n_marked, n);
 }
 
 /* Every block is at exactly one place. */
@@ -314,7 +317,7 @@ static tarn_status check_chunks(const audit *sum) {
                  bytes + sum->leaving + heap->quarantined_bytes);
 }
 
-static tarn_status check_lanes(const tarn_heap *heap) {
+tarn_status tarni_audit_lanes(const tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     const tarni_lane *lane = &heap->lanes[i];
     TARN_TRY(compare("tickets that nobody gave", 0,
@@ -337,9 +340,9 @@ static tarn_status check_all(audit *sum) {
   TARN_TRY(check_zone(sum, &heap->zones[1]));
   TARN_TRY(check_trees(sum));
   TARN_TRY(check_blocks(sum));
-  TARN_TRY(check_uses(sum));
+  TARN_TRY(tarni_audit_uses(heap, sum->n_marked));
   TARN_TRY(check_chunks(sum));
-  TARN_TRY(check_lanes(heap));
+  TARN_TRY(tarni_audit_lanes(heap));
   const tarn_heap_stats stats = tarni_stats_locked(heap);
   TARN_TRY(compare("bytes in slabs", heap->used_bytes, sum->used));
   TARN_TRY(compare("live bytes", stats.live_bytes, sum->live));
@@ -348,10 +351,7 @@ static tarn_status check_all(audit *sum) {
                  sum->used + sum->free + sum->busy + sum->leaving + heap->quarantined_bytes);
 }
 
-tarn_status tarn_heap_check(tarn_heap *heap) {
-  TARN_TRY(tarni_heap_given(heap, "tarn_heap_check"));
-  tarni_lock_acquire(&heap->grow);
-  tarni_lock_acquire(&heap->lock);
+static tarn_status check_chunked_locked(tarn_heap *heap) {
   audit sum = {.heap = heap, .granules = calloc(heap->n_chunks, sizeof(*sum.granules))};
   const tarn_status status =
       sum.granules != NULL
@@ -359,6 +359,15 @@ tarn_status tarn_heap_check(tarn_heap *heap) {
           : tarni_fail(TARN_HOST_MEMORY, "tarn_heap_check", NULL, "Free some host memory.",
                        "no host memory to count the granules of %u chunks", heap->n_chunks);
   free(sum.granules);
+  return status;
+}
+
+tarn_status tarn_heap_check(tarn_heap *heap) {
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_check"));
+  tarni_lock_acquire(&heap->grow);
+  tarni_lock_acquire(&heap->lock);
+  const tarn_status status =
+      heap->buckets != NULL ? tarni_bucket_check_locked(heap) : check_chunked_locked(heap);
   tarni_lock_release(&heap->lock);
   tarni_lock_release(&heap->grow);
   return status;

@@ -5,6 +5,9 @@
 #include "internal.h"
 
 bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block *block) {
+  if (heap->buckets != NULL) {
+    return tarni_bucket_find_locked(heap, offset, block);
+  }
   const tarni_index index = offset < heap->size ? heap->pages[offset >> TARNI_GRANULE_LOG2] : 0;
   if (index == 0) {
     return false;
@@ -42,10 +45,15 @@ tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *op
                       (unsigned long long)(offset - block.offset), (unsigned long long)block.bytes,
                       (unsigned long long)(heap->base + block.offset));
   }
-  if (offset < heap->size) { /* all addresses of the reservation come from this heap */
+  if (is_block || offset < heap->size) { /* all of the reservation comes from this heap */
     return tarni_fail(TARN_DOUBLE_FREE, operation, &facts,
                       "Free a block once, and do not use it afterwards.",
                       "0x%llx is an address of this heap, but in no live block", address);
+  }
+  if (heap->buckets != NULL) {
+    return tarni_fail(TARN_FOREIGN, operation, &facts,
+                      "Give a block back to the heap that it came from, once.",
+                      "0x%llx is in no block that this heap has, or has kept", address);
   }
   return tarni_fail(
       TARN_FOREIGN, operation, &facts, "Give a block back to the heap that it came from.",

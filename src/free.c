@@ -144,6 +144,9 @@ static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream
     return TARN_OK;
   }
   TARN_TRY(tarni_heap_given(heap, "tarn_free"));
+  if (heap->buckets != NULL) {
+    return tarni_bucket_free(heap, block, stream);
+  }
   const uint64_t offset = block - heap->base;
   const bool is_small =
       offset < heap->small_end && offset % TARNI_ALIGNMENT == 0 && heap->states[offset >> 8] != 0;
@@ -186,6 +189,9 @@ tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
 /* Whether a request of so many bytes can have got this block. A block whose size is a power of two
  * may have been asked for with an alignment, and so with any smaller size. */
 static bool size_fits(const tarn_heap *heap, const tarni_block *block, uint64_t bytes) {
+  if (heap->buckets != NULL) {
+    return tarni_bucket_fits(heap, block, bytes);
+  }
   if (bytes == 0 || bytes > block->bytes) {
     return false;
   }
@@ -203,8 +209,9 @@ tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes, tar
     const uint64_t offset = block - heap->base;
     tarni_lock_acquire(&heap->lock);
     const bool is_live = tarni_block_find_locked(heap, offset, &found) && found.is_live;
+    const bool is_wrong = is_live && found.offset == offset && !size_fits(heap, &found, bytes);
     tarni_lock_release(&heap->lock);
-    if (is_live && found.offset == offset && !size_fits(heap, &found, bytes)) {
+    if (is_wrong) {
       const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = bytes};
       return tarni_fail(TARN_WRONG_SIZE, "tarn_free_sized", &facts,
                         "Pass the size that was asked for, or use tarn_free.",

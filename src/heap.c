@@ -24,13 +24,13 @@ static const uint64_t small_max_bytes = ((uint64_t)UINT32_MAX - 1) * TARNI_ALIGN
 
 /* ---- Sparse arrays ---- */
 
-static void *sparse_make(uint64_t bytes) {
+void *tarni_sparse_make(uint64_t bytes) {
   void *memory =
       mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return memory != MAP_FAILED ? memory : NULL;
 }
 
-static void sparse_free(void *memory, uint64_t bytes) {
+void tarni_sparse_free(void *memory, uint64_t bytes) {
   if (memory != NULL) {
     (void)munmap(memory, bytes);
   }
@@ -46,22 +46,17 @@ static uint64_t n_units(const tarn_heap *heap) {
 
 static bool metadata_open(tarn_heap *heap) {
   heap->max_extents = HEAP_MAX_EXTENTS;
-  heap->max_lanes = HEAP_MAX_LANES;
   heap->max_chunks = (uint32_t)tarni_min(n_units(heap) + 1, UINT32_MAX / 2);
-  heap->states = sparse_make(heap->small_end >> 8);
-  heap->links = sparse_make((heap->small_end >> 8) * sizeof(*heap->links));
-  heap->pages = sparse_make(n_pages(heap) * sizeof(*heap->pages));
-  heap->units = sparse_make(n_units(heap) * sizeof(*heap->units));
-  heap->extents = sparse_make(heap->max_extents * sizeof(*heap->extents));
-  heap->chunks = sparse_make(heap->max_chunks * sizeof(*heap->chunks));
-  heap->lanes = calloc(heap->max_lanes, sizeof(*heap->lanes));
-  heap->uses = calloc(HEAP_USES_BUCKETS, sizeof(void *));
-  heap->uses_capacity = HEAP_USES_BUCKETS;
-  heap->n_lanes = 1;
+  heap->states = tarni_sparse_make(heap->small_end >> 8);
+  heap->links = tarni_sparse_make((heap->small_end >> 8) * sizeof(*heap->links));
+  heap->pages = tarni_sparse_make(n_pages(heap) * sizeof(*heap->pages));
+  heap->units = tarni_sparse_make(n_units(heap) * sizeof(*heap->units));
+  heap->extents = tarni_sparse_make(heap->max_extents * sizeof(*heap->extents));
+  heap->chunks = tarni_sparse_make(heap->max_chunks * sizeof(*heap->chunks));
   heap->n_chunks = 1;
   return heap->states != NULL && heap->links != NULL && heap->pages != NULL &&
          heap->units != NULL && heap->extents != NULL && heap->chunks != NULL &&
-         heap->lanes != NULL && heap->uses != NULL && tarni_extents_open(heap);
+         tarni_extents_open(heap);
 }
 
 static void metadata_close(tarn_heap *heap) {
@@ -69,12 +64,12 @@ static void metadata_close(tarn_heap *heap) {
   tarni_extents_close(heap);
   tarni_lanes_close(heap);
   tarni_uses_close(heap);
-  sparse_free(heap->states, heap->small_end >> 8);
-  sparse_free(heap->links, (heap->small_end >> 8) * sizeof(*heap->links));
-  sparse_free(heap->pages, n_pages(heap) * sizeof(*heap->pages));
-  sparse_free(heap->units, n_units(heap) * sizeof(*heap->units));
-  sparse_free(heap->extents, heap->max_extents * sizeof(*heap->extents));
-  sparse_free(heap->chunks, heap->max_chunks * sizeof(*heap->chunks));
+  tarni_sparse_free(heap->states, heap->small_end >> 8);
+  tarni_sparse_free(heap->links, (heap->small_end >> 8) * sizeof(*heap->links));
+  tarni_sparse_free(heap->pages, n_pages(heap) * sizeof(*heap->pages));
+  tarni_sparse_free(heap->units, n_units(heap) * sizeof(*heap->units));
+  tarni_sparse_free(heap->extents, heap->max_extents * sizeof(*heap->extents));
+  tarni_sparse_free(heap->chunks, heap->max_chunks * sizeof(*heap->chunks));
 }
 
 /* ---- Making ---- */
@@ -94,27 +89,48 @@ static tarn_status addresses_reserve(tarn_heap *heap) {
   return status;
 }
 
-static tarn_status config_check(const tarn_heap_config *config) {
-  if (config->stealing > TARN_STEAL_ALWAYS) {
-    return tarni_fail(TARN_INVALID, "tarn_heap_create", NULL, "Use one of tarn_stealing's values.",
-                      "stealing is %d", (int)config->stealing);
+/* Lanes and uses: what all heaps have. */
+static bool order_open(tarn_heap *heap) {
+  heap->max_lanes = HEAP_MAX_LANES;
+  heap->lanes = calloc(heap->max_lanes, sizeof(*heap->lanes));
+  heap->uses = calloc(HEAP_USES_BUCKETS, sizeof(void *));
+  heap->uses_capacity = HEAP_USES_BUCKETS;
+  heap->n_lanes = 1;
+  return heap->lanes != NULL && heap->uses != NULL;
+}
+
+static tarn_status backing_check(const tarn_heap *heap, const tarni_settings *settings) {
+  const tarn_device_info *device = &heap->port->device;
+  const tarni_facts facts = {.device = device->name};
+  if (settings->backing == TARN_BACKING_VMM && !device->has_vmm) {
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", &facts,
+                      "Choose backing pool or plain, or use a driver with virtual memory "
+                      "management.",
+                      "%s has no virtual memory management", device->name);
+  }
+  if (settings->backing == TARN_BACKING_POOL && !device->has_pool) {
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", &facts,
+                      "Choose backing vmm or plain, or use a driver with stream-ordered pools.",
+                      "%s has no stream-ordered pools", device->name);
   }
   return TARN_OK;
 }
 
-static tarn_status heap_open(tarn_heap *heap) {
+static tarn_status heap_open(tarn_heap *heap, const tarni_settings *settings) {
   if (heap->port == NULL) {
     TARN_TRY(tarni_port_open(heap->config.device, &heap->port));
   }
-  if (!heap->port->device.has_vmm) {
-    const tarni_facts facts = {.device = heap->port->device.name};
-    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", &facts,
-                      "Use a device and a driver with virtual memory management.",
-                      "%s has no virtual memory management", heap->port->device.name);
-  }
+  TARN_TRY(backing_check(heap, settings));
   heap->unit = tarni_max(heap->port->device.granularity_bytes, TARNI_GRANULE);
   heap->limit_bytes =
       heap->config.limit_bytes != 0 ? heap->config.limit_bytes : heap->port->device.total_bytes;
+  if (!order_open(heap)) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL, "Free some host memory.",
+                      "no host memory for the heap's %u streams", heap->max_lanes);
+  }
+  if (tarni_settings_have_buckets(settings)) {
+    return tarni_buckets_open(heap, settings);
+  }
   TARN_TRY(addresses_reserve(heap));
   if (!metadata_open(heap)) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL,
@@ -125,6 +141,10 @@ static tarn_status heap_open(tarn_heap *heap) {
 }
 
 static void heap_close(tarn_heap *heap) {
+  if (heap->buckets != NULL) {
+    (void)tarni_grants_give_back(heap); /* of one that could not be made; else nothing is left */
+    tarni_buckets_close(heap);
+  }
   metadata_close(heap);
   if (heap->base != 0) {
     (void)tarni_port_unreserve(heap->port, heap->base, heap->size);
@@ -138,7 +158,8 @@ static void heap_close(tarn_heap *heap) {
 }
 
 /* port: NULL, or one that the heap closes at its end, also if it fails. */
-static tarn_status heap_make(const tarn_heap_config *config, tarni_port *port, tarn_heap **out) {
+static tarn_status heap_make(const tarn_heap_config *config, const tarni_settings *settings,
+                             tarni_port *port, tarn_heap **out) {
   tarn_heap *heap = calloc(1, sizeof(*heap));
   if (heap == NULL) {
     tarni_port_close(port);
@@ -151,7 +172,7 @@ static tarn_status heap_make(const tarn_heap_config *config, tarni_port *port, t
   heap->fork = tarni_fork_count();
   tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
   tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);
-  const tarn_status status = heap_open(heap);
+  const tarn_status status = heap_open(heap, settings);
   if (status != TARN_OK) {
     heap_close(heap);
     return status;
@@ -161,11 +182,13 @@ static tarn_status heap_make(const tarn_heap_config *config, tarni_port *port, t
   return TARN_OK;
 }
 
+/* What the environment says about heaps is not about these. */
 tarn_status tarni_heap_create_on(const tarn_heap_config *config, tarni_port *port,
                                  tarn_heap **out) {
   tarn_assert(port->table == &tarni_port_host);
   *out = NULL;
-  return heap_make(config, port, out);
+  const tarni_settings settings = tarni_settings_given(config);
+  return heap_make(config, &settings, port, out);
 }
 
 tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
@@ -178,8 +201,9 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
   if (config != NULL) {
     TARN_TRY(tarni_struct_in(config, &known, sizeof(known), "tarn_heap_create"));
   }
-  TARN_TRY(config_check(&known));
-  return heap_make(&known, NULL, out);
+  tarni_settings settings;
+  TARN_TRY(tarni_settings_resolve(&known, &settings));
+  return heap_make(&known, &settings, NULL, out);
 }
 
 /* ---- Unmaking ---- */
@@ -187,6 +211,10 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
 /* Gives back all that the driver has given. May be called again where it fails. */
 static tarn_status heap_give_back(tarn_heap *heap) {
   TARN_TRY(tarni_lanes_finish_grow(heap));
+  if (heap->buckets != NULL) {
+    TARN_TRY(tarni_grants_give_back(heap));
+    return tarni_fences_close(heap);
+  }
   TARN_TRY(tarni_chunks_close(heap));
   TARN_TRY(tarni_fences_close(heap));
   TARN_TRY(tarni_port_unreserve(heap->port, heap->base, heap->size));
@@ -266,12 +294,7 @@ tarn_status tarni_heap_settle_grow(tarn_heap *heap) {
   return status;
 }
 
-tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
-  TARN_TRY(tarni_heap_given(heap, "tarn_heap_trim"));
-  tarni_lock_acquire(&heap->grow);
-  do {
-    tarni_uses_reap_grow(heap);
-  } while (heap->pending != NULL && tarni_fences_wait_grow(heap));
+static tarn_status trim_chunks_grow(tarn_heap *heap, uint64_t keep_bytes) {
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
   tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
@@ -281,6 +304,17 @@ tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
     status = tarni_heap_settle_grow(heap);
     status = status == TARN_OK ? tarni_chunk_trim_grow(heap, keep_bytes) : status;
   }
+  return status;
+}
+
+tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_trim"));
+  tarni_lock_acquire(&heap->grow);
+  do {
+    tarni_uses_reap_grow(heap);
+  } while (heap->pending != NULL && tarni_fences_wait_grow(heap));
+  const tarn_status status = heap->buckets != NULL ? tarni_bucket_trim_grow(heap, keep_bytes)
+                                                   : trim_chunks_grow(heap, keep_bytes);
   tarni_lock_release(&heap->grow);
   return status;
 }
@@ -292,7 +326,8 @@ tarn_status tarni_heap_trim_ready(tarn_heap *heap, uint64_t keep) {
   tarni_cache_empty_all_locked(heap, 0, false);
   tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
   tarni_lock_release(&heap->lock);
-  const tarn_status status = tarni_chunk_trim_grow(heap, keep);
+  const tarn_status status = heap->buckets != NULL ? tarni_bucket_trim_ready_grow(heap, keep)
+                                                   : tarni_chunk_trim_grow(heap, keep);
   tarni_lock_release(&heap->grow);
   return status;
 }
@@ -308,6 +343,15 @@ tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes) {
 }
 
 static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
+  if (heap->buckets != NULL) {
+    const tarni_facts none = {.device = heap->port->device.name, .requested_bytes = bytes};
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_reserve", &none,
+                      "Use backing vmm with rounding classes, or allocate and free blocks of the "
+                      "sizes that will be needed.",
+                      "the blocks of this heap are allocations of the driver, so %llu bytes of no "
+                      "known sizes cannot be kept",
+                      (unsigned long long)bytes);
+  }
   tarni_lock_acquire(&heap->lock);
   const uint64_t limit = heap->limit_bytes;
   tarni_lock_release(&heap->lock);

@@ -21,6 +21,20 @@ tarn_status tarni_heap_settle_grow(tarn_heap *heap);
 /* Gives idle chunks back until at most `keep` bytes are held, as far as that needs no waiting. */
 tarn_status tarni_heap_trim_ready(tarn_heap *heap, uint64_t keep);
 
+/* Large arrays of zeros that cost only what is touched of them; NULL: no addresses. */
+void *tarni_sparse_make(uint64_t bytes);
+void tarni_sparse_free(void *memory, uint64_t bytes);
+
+/* ---- config.c: what a heap is to be ---- */
+tarn_status tarni_settings_resolve(const tarn_heap_config *config, tarni_settings *settings);
+/* The same of the config alone. */
+tarni_settings tarni_settings_given(const tarn_heap_config *config);
+
+/* Whether the blocks of such a heap are the driver's own allocations. */
+static inline bool tarni_settings_have_buckets(const tarni_settings *settings) {
+  return settings->backing != TARN_BACKING_VMM || settings->rounding != TARN_ROUNDING_CLASSES;
+}
+
 /* ---- extent.c: the partition of addresses, and trees of what is free ---- */
 bool tarni_extents_open(tarn_heap *heap);
 void tarni_extents_close(tarn_heap *heap);
@@ -77,6 +91,8 @@ bool tarni_fences_wait_grow(tarn_heap *heap);
 /* The lane of a stream, made if need be; or 0 where the heap does not know the stream. */
 tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
+/* Where work of the lane is put, by any thread. */
+tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index lane, tarn_stream *stream);
 tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);
 /* Waits, on the host, for all that the lanes' streams were given. */
 tarn_status tarni_lanes_finish_grow(tarn_heap *heap);
@@ -194,9 +210,96 @@ static inline void tarni_count(_Atomic uint64_t *counter, uint64_t n) {
                         memory_order_relaxed);
 }
 
+/* ---- grant.c: the driver's own allocations ---- */
+enum { TARNI_MAX_GRANTS = 1 << 22 };
+
+void tarni_grant_push(tarni_buckets *buckets, tarni_grant_list *list, tarni_index index, int which);
+void tarni_grant_remove(tarni_buckets *buckets, tarni_grant_list *list, tarni_index index,
+                        int which);
+/* The grant, in any state, that holds the address; 0: none. */
+tarni_index tarni_grant_find_locked(const tarn_heap *heap, tarn_ptr address);
+/* Asks the driver for one; BUSY, in no bucket. */
+tarn_status tarni_grant_make_grow(tarn_heap *heap, uint64_t bytes, tarni_index lane,
+                                  tarni_index *made);
+/* pre: the grant is in no list. It goes back when its order lets it. */
+void tarni_grant_doom_locked(tarn_heap *heap, tarni_index index);
+/* Takes a doomed grant off its list: BUSY. Needs heap->grow, too. */
+void tarni_grant_spare_locked(tarn_heap *heap, tarni_index index);
+/* Whether it can be given back with no wait. */
+bool tarni_grant_may_go_locked(const tarn_heap *heap, const tarni_grant *grant);
+/* Gives back the doomed that may go; the same after fences were recorded and asked; and after all
+ * of these were waited for. The first error is told, the rest is done all the same. */
+tarn_status tarni_grants_reap_grow(tarn_heap *heap);
+tarn_status tarni_grants_try_grow(tarn_heap *heap);
+tarn_status tarni_grants_await_grow(tarn_heap *heap);
+/* Gives everything back. pre: no work uses it. May be called again where it fails. */
+tarn_status tarni_grants_give_back(tarn_heap *heap);
+
+/* ---- bucket.c: heaps whose blocks are grants ---- */
+typedef struct tarni_block tarni_block;
+
+tarn_status tarni_buckets_open(tarn_heap *heap, const tarni_settings *settings);
+void tarni_buckets_close(tarn_heap *heap);
+/* What the driver is asked for; false: no number holds it. */
+bool tarni_bucket_size(const tarn_heap *heap, uint64_t bytes, uint64_t alignment, uint64_t *size);
+/* How many freed blocks of so many bytes are kept. */
+uint64_t tarni_bucket_slots(const tarn_heap *heap, uint64_t bytes);
+tarn_status tarni_bucket_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                               tarn_stream stream, tarn_ptr *block);
+tarn_status tarni_bucket_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream);
+/* A new grant joins the bucket of its size; one that is gone leaves it. */
+void tarni_bucket_join_locked(tarn_heap *heap, tarni_index grant);
+void tarni_bucket_leave_locked(tarn_heap *heap, tarni_index grant);
+/* Keeps a grant that is nobody's, or dooms it or older ones where the limits say so. */
+void tarni_bucket_keep_locked(tarn_heap *heap, tarni_index index, const tarni_order *order);
+/* Dooms kept grants, oldest first, until so many bytes are; how many it were. */
+uint64_t tarni_bucket_evict_locked(tarn_heap *heap, uint64_t bytes, bool may_wait);
+/* The newest kept grant of the size that the lane may use now, or after a wait; BUSY. 0: none. */
+tarni_index tarni_bucket_take_locked(tarn_heap *heap, uint64_t size, tarni_index lane,
+                                     bool may_wait);
+/* The same among the doomed; needs heap->grow, too. */
+tarni_index tarni_bucket_spare_locked(tarn_heap *heap, uint64_t size, tarni_index lane);
+/* A BUSY grant becomes a live block. */
+tarn_ptr tarni_bucket_hand_out_locked(tarn_heap *heap, tarni_index index, uint64_t alignment);
+/* Whether so many bytes more pass the limit on live ones. */
+bool tarni_bucket_is_over_locked(const tarn_heap *heap, uint64_t size);
+/* For use.c: a live block with uses is freed (its bytes; 0: it is none), and later everybody's. */
+uint64_t tarni_bucket_pend_locked(tarn_heap *heap, tarn_ptr block);
+void tarni_bucket_finish_locked(tarn_heap *heap, tarn_ptr block, const tarni_order *order);
+bool tarni_bucket_find_locked(const tarn_heap *heap, tarn_ptr pointer, tarni_block *block);
+/* Whether a request of so many bytes can have got this block. */
+bool tarni_bucket_fits(const tarn_heap *heap, const tarni_block *block, uint64_t bytes);
+/* Bytes that are out of use: completion cannot be proven, or the driver refuses them. */
+uint64_t tarni_bucket_lost_locked(const tarn_heap *heap);
+
+/* ---- bucket_shortage.c: when no block of the size is at hand ---- */
+typedef struct tarni_bucket_need {
+  uint64_t size, alignment;
+  tarni_index lane;
+} tarni_bucket_need;
+
+tarn_status tarni_bucket_obtain(tarn_heap *heap, const tarni_bucket_need *need, tarn_ptr *block);
+/* Gives kept blocks back until at most `keep` bytes are held; the same without any wait. */
+tarn_status tarni_bucket_trim_grow(tarn_heap *heap, uint64_t keep);
+tarn_status tarni_bucket_trim_ready_grow(tarn_heap *heap, uint64_t keep);
+
+/* ---- bucket_audit.c ---- */
+tarn_status tarni_bucket_check_locked(tarn_heap *heap);
+
+/* ---- audit.c: the check of a heap ---- */
+tarn_status tarni_audit_compare(const char *what, uint64_t counted, uint64_t found);
+tarn_status tarni_audit_lanes(const tarn_heap *heap);
+/* Every entry of uses is a live block's; there are so many of them. */
+tarn_status tarni_audit_uses(const tarn_heap *heap, uint64_t n_marked);
+
 /* ---- shortage.c: the ladder ---- */
-/* Takes note of all that is complete by now: blocks, retired streams, places that chunks left. */
+/* Takes note of all that is complete by now: blocks, retired streams. */
+void tarni_shortage_note_grow(tarn_heap *heap);
+/* The same, and gives back what may go: places that chunks left, doomed grants. */
 void tarni_shortage_reap_grow(tarn_heap *heap);
+/* The error of a shortage with all the numbers, or that the device is lost. */
+tarn_status tarni_shortage_report(tarn_heap *heap, tarn_status status, uint64_t bytes,
+                                  const tarn_error *cause);
 tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
                                   tarni_index *extent);
 
@@ -210,11 +313,11 @@ tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane);
 void tarni_uses_close(tarn_heap *heap);
 
 /* ---- block.c: what a pointer is ---- */
-typedef struct tarni_block {
+struct tarni_block {
   uint64_t offset, bytes;
-  tarni_index extent;
+  tarni_index extent; /* or the grant */
   bool is_live;
-} tarni_block;
+};
 
 /* The block, live or free, that holds the offset. False: no slab is there. */
 bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block *block);

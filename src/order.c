@@ -153,9 +153,10 @@ static tarn_status fence_room(tarn_heap *heap, tarni_index index, tarni_fence **
   return (*fence)->event != NULL ? TARN_OK : tarni_port_event_create(heap->port, &(*fence)->event);
 }
 
-/* Where a fence of the lane is recorded. A thread's default stream has a name in that thread only;
- * for others the legacy default stream stands for it, which follows all threads' ones. */
-static tarn_status fence_stream(tarn_heap *heap, const tarni_lane *lane, tarn_stream *stream) {
+/* A thread's default stream has a name in that thread only; for others the legacy default stream
+ * stands for it, which follows all threads' ones. */
+tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *stream) {
+  const tarni_lane *lane = &heap->lanes[index];
   *stream = lane->stream;
   if (lane->stream == TARNI_STREAM_PER_THREAD) {
     uint64_t id;
@@ -193,7 +194,7 @@ static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t tic
   tarni_fence *fence;
   tarn_stream stream;
   TARN_TRY(fence_room(heap, index, &fence));
-  TARN_TRY(fence_stream(heap, lane, &stream));
+  TARN_TRY(tarni_lane_stream(heap, index, &stream));
   tarni_lock_acquire(&heap->lock);
   const uint64_t proven = lane->ticket; /* all that was given back before the record below */
   tarni_lock_release(&heap->lock);

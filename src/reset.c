@@ -47,7 +47,8 @@ static void reset_fences_locked(tarn_heap *heap) {
 
 static tarn_status reset_grow(tarn_heap *heap) {
   TARN_TRY(reset_collect_grow(heap));
-  TARN_TRY(tarni_chunk_trim_grow(heap, 0));
+  TARN_TRY(heap->buckets != NULL ? tarni_bucket_trim_grow(heap, 0)
+                                 : tarni_chunk_trim_grow(heap, 0));
   if (heap->reserved_bytes != 0) { /* somebody was faster */
     TARN_TRY(live_refuse(heap));
   }

@@ -52,18 +52,25 @@ static void settle_retired(tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     tarni_lane *lane = &heap->lanes[i];
     if (lane->is_retired && lane->stream_id != 0 && lane->complete >= lane->ticket) {
-      tarni_lane_settle_locked(heap, i);
+      if (heap->buckets == NULL) {
+        tarni_lane_settle_locked(heap, i);
+      }
       lane->stream_id = 0;
     }
   }
   tarni_lock_release(&heap->lock);
 }
 
-void tarni_shortage_reap_grow(tarn_heap *heap) {
+void tarni_shortage_note_grow(tarn_heap *heap) {
   (void)tarni_fences_poll_grow(heap);
   settle_retired(heap);
   tarni_uses_reap_grow(heap);
-  (void)tarni_chunk_reap_grow(heap); /* what the driver refuses now it may take the next time */
+}
+
+void tarni_shortage_reap_grow(tarn_heap *heap) {
+  tarni_shortage_note_grow(heap);
+  /* What the driver refuses now it may take the next time. */
+  (void)(heap->buckets != NULL ? tarni_grants_reap_grow(heap) : tarni_chunk_reap_grow(heap));
 }
 
 static void collect_own(shortage *at) {
@@ -232,7 +239,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
 
 static uint64_t largest_free_locked(const tarn_heap *heap) {
   uint64_t largest = 0;
-  for (uint32_t zone = 0; zone < 2; zone++) {
+  for (uint32_t zone = 0; zone < 2 && heap->buckets == NULL; zone++) {
     for (uint32_t tree = 1; tree < heap->max_lanes + 2; tree++) {
       const tarni_index root = heap->zones[zone].trees[tree];
       largest = root != 0 ? tarni_max(largest, heap->extents[root].largest) : largest;
@@ -247,15 +254,13 @@ static uint64_t block_bytes(const tarni_need *need) {
 }
 
 /* The error with all the numbers. The driver's own code is kept from the error before it. */
-static tarn_status shortage_fail(const shortage *at, tarn_status status) {
-  tarn_heap *heap = at->heap;
-  const tarn_error *cause = &at->cause;
+static tarn_status shortage_fail(tarn_heap *heap, tarn_status status, uint64_t bytes,
+                                 const tarn_error *cause) {
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
   tarni_lock_acquire(&heap->lock);
   const uint64_t largest = largest_free_locked(heap);
   tarni_lock_release(&heap->lock);
-  const uint64_t bytes = block_bytes(at->need);
   const tarni_facts facts = {.device = heap->port->device.name,
                              .requested_bytes = bytes,
                              .available_bytes = largest,
@@ -273,11 +278,11 @@ static tarn_status shortage_fail(const shortage *at, tarn_status status) {
 }
 
 /* A broken device lets nothing be given back, which looks like shortage. */
-static tarn_status shortage_confirm(const shortage *at, tarn_status status) {
+tarn_status tarni_shortage_report(tarn_heap *heap, tarn_status status, uint64_t bytes,
+                                  const tarn_error *cause) {
   uint64_t free_bytes, total_bytes;
-  const bool is_lost =
-      tarni_port_info(at->heap->port, &free_bytes, &total_bytes) == TARN_DEVICE_LOST;
-  return is_lost ? TARN_DEVICE_LOST : shortage_fail(at, status);
+  const bool is_lost = tarni_port_info(heap->port, &free_bytes, &total_bytes) == TARN_DEVICE_LOST;
+  return is_lost ? TARN_DEVICE_LOST : shortage_fail(heap, status, bytes, cause);
 }
 
 /* Whether no step can help: more than the heap may ever hold is asked for. */
@@ -316,5 +321,6 @@ tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tar
     }
   }
   *extent = at.extent;
-  return is_shortage(status) ? shortage_confirm(&at, status) : status;
+  return is_shortage(status) ? tarni_shortage_report(heap, status, block_bytes(need), &at.cause)
+                             : status;
 }

@@ -66,6 +66,9 @@ static uint64_t lost_bytes_locked(const tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     has_lost = has_lost || heap->lanes[i].is_lost;
   }
+  if (heap->buckets != NULL) {
+    return tarni_bucket_lost_locked(heap) + (has_lost ? lost_blocks_locked(heap) : 0);
+  }
   if (!has_lost) {
     return 0;
   }

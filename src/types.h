@@ -15,6 +15,8 @@
  *   fixed     of a heap: its memory is the host's, registered chunk by chunk. Chunks stay where
  *             they are, no extent reaches over two of them, and the host's own lane is the common
  *             one: what the host gives back is complete
+ *   grant     one allocation of the driver, in a heap whose blocks are such allocations
+ *   bucket    the grants of one size
  *
  * Locks: `grow` (rank DRIVER) serialises everything that calls the driver; `lock` (rank HEAP)
  * guards the structures and is never held during a driver call. A hit takes neither: a cache
@@ -195,6 +197,83 @@ typedef struct tarni_cache {
 #define TARNI_NO_STREAM ((tarn_stream)(intptr_t)-1)
 #define TARNI_NO_HEAP ((tarn_heap *)(intptr_t)-1)
 
+/* ---- Grants and buckets: heaps whose blocks are the driver's own allocations ---- */
+
+typedef enum tarni_grant_state {
+  TARNI_GRANT_UNUSED = 0, /* a record without memory */
+  TARNI_GRANT_BUSY,       /* in the hands of a thread that holds heap->grow */
+  TARNI_GRANT_LIVE,
+  TARNI_GRANT_CACHED,  /* freed, kept for its size; on both lists */
+  TARNI_GRANT_PENDING, /* freed, and used by other streams: its entry of uses has it (use.c) */
+  TARNI_GRANT_DOOMED,  /* to be given back when its order is complete; on the list of doomed ones */
+} tarni_grant_state;
+
+/* The lists that a grant is on, each newest to oldest. */
+enum { TARNI_BY_SIZE = 0, TARNI_BY_AGE = 1, TARNI_GRANT_LISTS = 2 };
+
+typedef struct tarni_grant_list {
+  tarni_index newest, oldest;
+} tarni_grant_list;
+
+typedef struct tarni_grant { /* lock HEAP; BUSY: its thread's */
+  tarn_ptr base;
+  uint64_t bytes;     /* as the driver was asked for them */
+  tarn_ptr address;   /* LIVE, PENDING: of the block; above base where alignment needs it */
+  uint64_t alignment; /* likewise: as it was asked for */
+  tarni_chunk chunk;  /* backing vmm */
+  uint8_t state;
+  uint8_t parts;   /* what the driver has given of it: TARNI_PART_* */
+  bool has_uses;   /* LIVE: named by tarn_use */
+  bool is_refused; /* the driver did not take it back */
+  tarni_index bucket;
+  tarni_index left, right;              /* node of the tree by base */
+  tarni_index newer[TARNI_GRANT_LISTS]; /* unused: newer[0] links the free records */
+  tarni_index older[TARNI_GRANT_LISTS];
+  tarni_order order; /* CACHED, DOOMED: at most the lane that freed it */
+} tarni_grant;
+
+enum { TARNI_PART_ADDRESS = 1, TARNI_PART_MEMORY = 2, TARNI_PART_MAPPING = 4 };
+
+typedef struct tarni_bucket { /* lock HEAP */
+  uint64_t bytes;
+  uint32_t n_grants; /* in any state; 0: the record is unused */
+  uint32_t n_cached;
+  tarni_grant_list cached;
+  tarni_index next; /* in the hash table; unused: of the free records */
+} tarni_bucket;
+
+/* What config, environment and preset come to. */
+typedef struct tarni_settings {
+  tarn_backing backing;
+  tarn_rounding rounding;
+  uint64_t cached_limit;   /* bytes; UINT64_MAX: none */
+  uint64_t cached_slots;   /* blocks of a size; UINT64_MAX: none */
+  bool has_slots_by_limit; /* as many as fit into the limit, 1 to 1024 */
+  uint64_t pool_threshold;
+  uint64_t live_limit; /* bytes; UINT64_MAX: none */
+} tarni_settings;
+
+typedef struct tarni_buckets {
+  /* immutable after create: */
+  tarni_settings settings;
+  tarni_pool pool;    /* backing pool */
+  tarn_stream stream; /* likewise: frees what is known to be complete */
+  tarni_grant *grants;
+  tarni_bucket *sizes;
+  tarni_index *heads; /* hash table of sizes */
+  uint32_t max_grants;
+  /* lock HEAP: */
+  uint32_t n_grants, n_sizes; /* records ever used */
+  tarni_index free_grant, free_size;
+  tarni_index root;        /* of the tree by base */
+  tarni_grant_list cached; /* of all sizes */
+  tarni_grant_list doomed;
+  uint32_t n_doomed;     /* those that are being given back included */
+  uint64_t doomed_bytes; /* likewise; part of the heap's pending_bytes */
+  uint64_t cached_bytes;
+  uint64_t promised_bytes; /* of allocations under way that the live limit has let through */
+} tarni_buckets;
+
 /* ---- The heap ---- */
 
 enum { TARNI_TREE_VOID = 0 }; /* trees[0] of a zone; trees[1 + lane] hold what lanes have freed */
@@ -209,6 +288,7 @@ struct tarn_heap {
   /* immutable after create: */
   tarni_port *port;
   tarn_heap_config config;
+  tarni_buckets *buckets; /* blocks are the driver's own allocations; base and size are 0 then */
   tarn_ptr base;
   uint64_t size;      /* of the reservation */
   uint64_t small_end; /* offset where the zone of large blocks begins */

@@ -32,7 +32,9 @@ static bool uses_have(const tarni_uses *uses, tarni_index lane) {
 
 /* Marks a live block so that freeing it comes here. */
 static void block_mark(tarn_heap *heap, const tarni_block *block, bool has_uses) {
-  if (block->offset < heap->small_end) {
+  if (heap->buckets != NULL) {
+    heap->buckets->grants[block->extent].has_uses = has_uses;
+  } else if (block->offset < heap->small_end) {
     uint8_t *state = &heap->states[block->offset >> 8];
     *state = (uint8_t)(has_uses ? *state | TARNI_SMALL_USED : *state & ~TARNI_SMALL_USED);
   } else {
@@ -89,6 +91,12 @@ static void block_finish_locked(tarn_heap *heap, const tarni_uses *uses) {
   const bool is_complete = uses->free_ticket <= heap->lanes[uses->free_lane].complete;
   const tarni_index lane = is_complete ? TARNI_LANE_COMMON : uses->free_lane;
   heap->pending_bytes -= uses->bytes;
+  if (heap->buckets != NULL) {
+    tarni_order order = {0};
+    (void)tarni_order_add(&order, lane, uses->free_ticket);
+    tarni_bucket_finish_locked(heap, uses->offset, &order);
+    return;
+  }
   if (uses->offset < heap->small_end) {
     const tarni_index slab = heap->pages[uses->offset >> TARNI_GRANULE_LOG2];
     tarni_bin_put_locked(heap, lane, tarni_extent_at(heap, slab)->class_index,
@@ -100,21 +108,36 @@ static void block_finish_locked(tarn_heap *heap, const tarni_uses *uses) {
   tarni_slab_release_locked(heap, heap->pages[uses->offset >> TARNI_GRANULE_LOG2], &order);
 }
 
+/* The block is no longer live. Its bytes; 0: it was not, for another thread has freed it, too. */
+static uint64_t block_end_locked(tarn_heap *heap, const tarni_uses *uses) {
+  if (heap->buckets != NULL) {
+    return tarni_bucket_pend_locked(heap, uses->offset);
+  }
+  tarni_block block = {0};
+  (void)tarni_block_find_locked(heap, uses->offset, &block);
+  block_mark(heap, &block, false);
+  if (uses->offset < heap->small_end) {
+    heap->states[uses->offset >> 8] = 0;
+  } else {
+    tarni_extent_at(heap, block.extent)->state = TARNI_BLOCK_FREE;
+  }
+  return uses->bytes;
+}
+
 tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane) {
   tarni_lock_acquire(&heap->grow);
   tarni_lock_acquire(&heap->lock);
   tarni_uses **link = uses_link(heap, offset);
   tarni_uses *uses = *link;
-  tarn_assert(uses != NULL && "a marked block has its entry");
-  *link = uses->next;
-  tarni_block block = {0};
-  (void)tarni_block_find_locked(heap, offset, &block);
-  block_mark(heap, &block, false);
-  if (offset < heap->small_end) {
-    heap->states[offset >> 8] = 0;
-  } else {
-    tarni_extent_at(heap, block.extent)->state = TARNI_BLOCK_FREE;
+  tarn_assert((uses != NULL || heap->buckets != NULL) && "a marked block has its entry");
+  const uint64_t bytes = uses != NULL ? block_end_locked(heap, uses) : 0;
+  if (bytes == 0) {
+    tarni_lock_release(&heap->lock);
+    tarni_lock_release(&heap->grow);
+    return tarni_block_refuse(heap, heap->base + offset, "tarn_free");
   }
+  *link = uses->next;
+  uses->bytes = bytes;
   uses->free_lane = lane;
   uses->free_ticket = tarni_ticket_locked(heap, lane);
   for (uint32_t i = 0; i < uses->n_lanes; i++) {

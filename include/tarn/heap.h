@@ -27,6 +27,36 @@ typedef enum tarn_stealing {
  * made some (freed blocks, trimmed another heap) and the allocation is to be tried again. */
 typedef bool (*tarn_on_shortage)(tarn_heap *heap, uint64_t bytes, void *user);
 
+/* Where a heap's memory comes from. `vmm` with rounding `classes` is the heap that the rest of this
+ * header speaks of: chunks, cut into blocks. With any other choice each block is an allocation of
+ * the driver's own, kept for the next request of its size when it is freed. */
+typedef enum tarn_backing {
+  TARN_BACKING_DEFAULT = 0, /* what TARN_BACKING says, else the preset, else vmm */
+  TARN_BACKING_VMM = 1,     /* physical memory, mapped where it is needed */
+  TARN_BACKING_POOL = 2,    /* a private stream-ordered pool of the driver */
+  TARN_BACKING_PLAIN = 3,   /* cuMemAlloc: every driver has it; giving it back waits for the GPU */
+} tarn_backing;
+
+/* What a request is rounded up to. */
+typedef enum tarn_rounding {
+  TARN_ROUNDING_DEFAULT = 0,      /* what TARN_ROUNDING says, else the preset, else classes */
+  TARN_ROUNDING_CLASSES = 1,      /* at most 12.5 % above 2 KiB */
+  TARN_ROUNDING_EXACT = 2,        /* not at all */
+  TARN_ROUNDING_POWER_OF_TWO = 3, /* the next power of two */
+} tarn_rounding;
+
+/* Defaults for what a config and the environment leave open. */
+typedef enum tarn_preset {
+  TARN_PRESET_DEFAULT = 0, /* what TARN_PRESET says, else none */
+  TARN_PRESET_NONE = 1,
+  /* Power-of-two buckets of plain memory: keeps 256 MiB, and of each size as many blocks as fit
+   * into that, at least one and at most 1024. */
+  TARN_PRESET_POWER_BUCKETS = 2,
+  /* Exact sizes from a private pool with a release threshold of 512 MiB: keeps 1 GiB, and 64 blocks
+   * of each size. */
+  TARN_PRESET_EXACT_POOL = 3,
+} tarn_preset;
+
 typedef struct tarn_heap_config {
   size_t size;
   const char *device;   /* NULL: the best there is */
@@ -35,6 +65,15 @@ typedef struct tarn_heap_config {
   uint32_t reserved_u32;
   tarn_on_shortage on_shortage; /* may be NULL */
   void *on_shortage_user;
+  tarn_preset preset;
+  tarn_backing backing;
+  tarn_rounding rounding;
+  /* For heaps whose blocks are the driver's own allocations; for others they must be 0. What is
+   * over a limit goes back to the driver, the block that was freed longest ago first. */
+  uint32_t cached_blocks_per_size; /* most freed blocks kept of one size; 0: the default */
+  uint64_t cached_limit_bytes;     /* most bytes kept in freed blocks; 0: the default; 1: none */
+  uint64_t pool_threshold_bytes;   /* of idle memory that the driver's pool may hold; 0: default */
+  uint64_t live_limit_bytes;       /* most bytes in live blocks; 0: the default, which is none */
 } tarn_heap_config;
 
 /* Makes a heap. config may be NULL: all defaults. */
@@ -89,7 +128,8 @@ typedef struct tarn_block_info {
 TARN_API tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info);
 
 /* Makes the heap hold at least `bytes` of physical memory, ready for use by large blocks. When it
- * fails the heap keeps what it has got by then. */
+ * fails the heap keeps what it has got by then. TARN_UNSUPPORTED where blocks are the driver's own
+ * allocations: nobody knows their sizes yet. */
 TARN_API tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes);
 
 /* Gives memory that no block uses back to the device until at most `keep_bytes` are held. Waits for

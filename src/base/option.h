@@ -14,7 +14,25 @@
 #define TARNI_OPTION_MAP(X)                                                                        \
   X(DEVICE, TEXT, "", 0, 0, "",                                                                    \
     "The device that is opened where a program names none: \"cuda:0\", \"sim\", "                  \
-    "\"sim:80G,seed=7\". Empty: the first GPU, else the simulated one.")
+    "\"sim:80G,seed=7\". Empty: the first GPU, else the simulated one.")                           \
+  X(PRESET, CHOICE, "none", 0, 0, "none|power-buckets|exact-pool",                                 \
+    "Defaults of heaps: power-buckets is plain memory in powers of two, of which 256M are kept; "  \
+    "exact-pool is a private pool with a threshold of 512M, exact sizes, 1G and 64 a size kept.")  \
+  X(BACKING, CHOICE, "vmm", 0, 0, "vmm|pool|plain",                                                \
+    "Where a heap's memory comes from, unless its program says so: mapped chunks, a private "      \
+    "pool of the driver, or plain allocations. Unset: what the preset says.")                      \
+  X(ROUNDING, CHOICE, "classes", 0, 0, "classes|exact|power-of-two",                               \
+    "What requests are rounded up to, unless the program says so. Unset: what the preset says.")   \
+  X(CACHED_LIMIT, BYTES, "1024P", 0, UINT64_C(1) << 60, "",                                        \
+    "Most bytes of freed blocks that a heap of driver allocations keeps; 0 keeps none. Unset: "    \
+    "what the preset says, else no limit.")                                                        \
+  X(CACHED_BLOCKS, INTEGER, "4294967295", 0, UINT32_MAX, "",                                       \
+    "Most freed blocks of one size that a heap of driver allocations keeps; 0 keeps none. Unset: " \
+    "what the preset says, else no limit.")                                                        \
+  X(POOL_THRESHOLD, BYTES, "0", 0, UINT64_C(1) << 60, "",                                          \
+    "Idle bytes that the driver's pool behind a heap may hold. Unset: what the preset says.")      \
+  X(LIVE_LIMIT, BYTES, "1024P", 0, UINT64_C(1) << 60, "",                                          \
+    "Most bytes in live blocks of a heap of driver allocations. Unset: no limit.")
 
 /* Variables that begin like this belong to tests, and are not taken for misspelt options. */
 #define TARNI_OPTION_TEST_PREFIX "TARN_TEST_"

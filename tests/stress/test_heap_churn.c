@@ -36,6 +36,10 @@ typedef struct churn_config {
   bool has_retired; /* threads' own streams come and go */
   bool has_trims;   /* and limits that change */
   bool has_faults;
+  tarn_backing backing;
+  tarn_rounding rounding;
+  uint64_t cached_limit_bytes;
+  uint32_t cached_blocks_per_size;
 } churn_config;
 
 typedef struct churn {
@@ -214,7 +218,9 @@ static void trim_or_limit(churn_thread *self) {
     (void)passed(self, tarn_heap_set_limit(heap, bytes + 1), false);
     break;
   case 2:
-    (void)passed(self, tarn_heap_reserve(heap, tarni_rng_below(&self->rng, 16 * MIB)), true);
+    if (self->churn->config->rounding == TARN_ROUNDING_DEFAULT) { /* else nothing to reserve */
+      (void)passed(self, tarn_heap_reserve(heap, tarni_rng_below(&self->rng, 16 * MIB)), true);
+    }
     break;
   default:
     (void)passed(self, tarn_heap_set_limit(heap, 0), false);
@@ -342,7 +348,12 @@ static void finish(churn *c, churn_thread *threads) {
 static void run(const churn_config *config) {
   static churn c;
   static churn_thread threads[MAX_THREADS];
-  const tarn_heap_config heap = {.size = sizeof(heap), .stealing = config->stealing};
+  const tarn_heap_config heap = {.size = sizeof(heap),
+                                 .stealing = config->stealing,
+                                 .backing = config->backing,
+                                 .rounding = config->rounding,
+                                 .cached_limit_bytes = config->cached_limit_bytes,
+                                 .cached_blocks_per_size = config->cached_blocks_per_size};
   c = (churn){.config = config, .seed = pick_seed()};
   c.n_operations =
       (uint64_t)((double)number_from("TARN_TEST_OPERATIONS", n_operations_in_all) * config->share) /
@@ -406,6 +417,31 @@ RUN(everything_with_faults,
     CHURN("sim:128M,seed=29,order=lazy", 4, 2, 0.06, 8 * MIB, NEVER, .has_retired = true,
           .has_trims = true, .has_faults = true))
 
+/* ---- Heaps whose blocks are the driver's own allocations ---- */
+
+#define BUCKETS(device_name, threads, source, rounded, policy, ...)                                \
+  CHURN(device_name, threads, 3, 0.02, 4 * MIB, policy, .backing = TARN_BACKING_##source,          \
+        .rounding = TARN_ROUNDING_##rounded, __VA_ARGS__)
+
+#define BUCKETS_OF(backing)                                                                        \
+  BUCKETS("sim:1G,seed=31", 1, backing, EXACT, WHEN_SHORT, .has_trims = true),                     \
+      BUCKETS("sim:256M,seed=32", 1, backing, POWER_OF_TWO, ALWAYS, .has_retired = true),          \
+      BUCKETS("sim:64M,seed=33,order=lazy", 1, backing, POWER_OF_TWO, NEVER, .has_trims = true),   \
+      BUCKETS("sim:128M,seed=34,order=lazy", 4, backing, EXACT, WHEN_SHORT, .has_retired = true,   \
+              .has_trims = true),                                                                  \
+      BUCKETS("sim:1G,seed=35", 4, backing, POWER_OF_TWO, WHEN_SHORT, .has_retired = true,         \
+              .cached_limit_bytes = 4 * MIB, .cached_blocks_per_size = 6),                         \
+      BUCKETS("sim:128M,seed=36", 4, backing, EXACT, ALWAYS, .has_retired = true,                  \
+              .has_trims = true, .has_faults = true, .cached_limit_bytes = 16 * MIB)
+
+RUN(plain_memory, BUCKETS_OF(PLAIN),
+    BUCKETS("sim:128M,seed=37", 2, PLAIN, CLASSES, NEVER, .has_faults = true, .has_trims = true))
+
+RUN(private_pools, BUCKETS_OF(POOL),
+    BUCKETS("sim:128M,seed=38", 2, POOL, CLASSES, NEVER, .has_faults = true, .has_trims = true))
+
+RUN(mappings_of_their_own, BUCKETS_OF(VMM))
+
 static const test_case cases[] = {
     {"one thread", one_thread},
     {"short of memory", short_of_memory},
@@ -413,6 +449,9 @@ static const test_case cases[] = {
     {"streams that come and go", streams_that_come_and_go},
     {"trims and limits", trims_and_limits},
     {"everything, and driver calls that fail", everything_with_faults},
+    {"plain memory", plain_memory},
+    {"private pools", private_pools},
+    {"mappings of their own", mappings_of_their_own},
 };
 
 TEST_MAIN(cases)

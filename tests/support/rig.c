@@ -33,7 +33,11 @@ bool rig_open(rig *r, const char *device, const tarn_heap_config *config, int n_
     known = *config;
   }
   known.device = device;
-  return rig_open_device(r, device, n_streams) && CHECK_OK(tarn_heap_create(&known, &r->heap));
+  if (!rig_open_device(r, device, n_streams) || !CHECK_OK(tarn_heap_create(&known, &r->heap))) {
+    return false;
+  }
+  r->is_rounded = known.preset > TARN_PRESET_NONE || known.backing > TARN_BACKING_VMM;
+  return true;
 }
 
 void rig_close_live(rig *r, uint64_t n_live) {
@@ -125,6 +129,7 @@ bool rig_is_sound(const rig *r) {
   const tarn_heap_stats stats = rig_stats(r);
   return CHECK_EQ(stats.live_bytes + stats.cached_bytes + stats.pending_bytes + stats.free_bytes,
                   stats.reserved_bytes) &&
-         CHECK_EQ(rig_state(r).created_bytes, stats.reserved_bytes) &&
+         (r->is_rounded ? CHECK(rig_state(r).created_bytes >= stats.reserved_bytes)
+                        : CHECK_EQ(rig_state(r).created_bytes, stats.reserved_bytes)) &&
          CHECK(stats.quarantined_bytes <= stats.reserved_bytes);
 }

@@ -1,0 +1,431 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Buckets: heaps whose blocks are the driver's own allocations (grants). All backings but chunks,
+ * and all roundings but classes, are served here: a freed block is kept for the next request of its
+ * size, newest first, and what is over a limit is doomed, oldest first. A bucket exists as long as
+ * there is a grant of its size.
+ *
+ * Reuse follows the same order as everywhere: at once on the stream that freed the block, on others
+ * when that is complete or behind a wait. Every look-up is by the tree of addresses under
+ * heap->lock, so wrong use is always found, also when two threads free one block at once. Nothing
+ * here assumes that the device could not be the host. How more memory is found is
+ * bucket_shortage.c's business. */
+#include <stdlib.h>
+
+#include "base/bits.h"
+#include "internal.h"
+
+enum { BUCKET_HASH_LOG2 = 16, BUCKET_MAX_SLOTS = 1024 };
+
+/* ---- Sizes ---- */
+
+static bool round_up_to_power(uint64_t bytes, uint64_t *rounded) {
+  if (bytes > (uint64_t)1 << 63) {
+    return false;
+  }
+  *rounded = bytes <= 1 ? 1 : (uint64_t)1 << (tarni_log2(bytes - 1) + 1);
+  return true;
+}
+
+bool tarni_bucket_size(const tarn_heap *heap, uint64_t bytes, uint64_t alignment, uint64_t *size) {
+  const tarni_settings *settings = &heap->buckets->settings;
+  const uint64_t slack = alignment > TARNI_ALIGNMENT ? alignment - TARNI_ALIGNMENT : 0;
+  uint64_t rounded;
+  if (!tarni_add(bytes, settings->backing == TARN_BACKING_VMM ? 0 : slack, &rounded)) {
+    return false;
+  }
+  if (settings->rounding == TARN_ROUNDING_POWER_OF_TWO && !round_up_to_power(rounded, &rounded)) {
+    return false;
+  }
+  if (settings->rounding == TARN_ROUNDING_CLASSES) {
+    if (rounded <= TARNI_SMALL_MAX) {
+      rounded = tarni_class_size(tarni_class_of(rounded));
+    } else if (!tarni_align_up_checked(rounded, TARNI_GRANULE, &rounded)) {
+      return false;
+    }
+  }
+  *size = rounded;
+  return settings->backing != TARN_BACKING_VMM || tarni_align_up_checked(rounded, heap->unit, size);
+}
+
+static tarni_index *size_head(const tarni_buckets *buckets, uint64_t bytes) {
+  return &buckets->heads[bytes * 0x9e3779b97f4a7c15u >> (64 - BUCKET_HASH_LOG2)];
+}
+
+static tarni_index size_find_locked(const tarni_buckets *buckets, uint64_t bytes) {
+  tarni_index index = *size_head(buckets, bytes);
+  while (index != 0 && buckets->sizes[index].bytes != bytes) {
+    index = buckets->sizes[index].next;
+  }
+  return index;
+}
+
+/* There is always a record: there are as many as grants. */
+static tarni_index size_obtain_locked(tarni_buckets *buckets, uint64_t bytes) {
+  tarni_index index = size_find_locked(buckets, bytes);
+  if (index != 0) {
+    return index;
+  }
+  index = buckets->free_size;
+  if (index != 0) {
+    buckets->free_size = buckets->sizes[index].next;
+  } else {
+    index = buckets->n_sizes++;
+  }
+  tarni_index *head = size_head(buckets, bytes);
+  buckets->sizes[index] = (tarni_bucket){.bytes = bytes, .next = *head};
+  *head = index;
+  return index;
+}
+
+void tarni_bucket_leave_locked(tarn_heap *heap, tarni_index grant) {
+  tarni_buckets *buckets = heap->buckets;
+  const tarni_index index = buckets->grants[grant].bucket;
+  if (index == 0 || --buckets->sizes[index].n_grants != 0) {
+    return;
+  }
+  tarni_index *link = size_head(buckets, buckets->sizes[index].bytes);
+  while (*link != index) {
+    link = &buckets->sizes[*link].next;
+  }
+  *link = buckets->sizes[index].next;
+  buckets->sizes[index] = (tarni_bucket){.next = buckets->free_size};
+  buckets->free_size = index;
+}
+
+void tarni_bucket_join_locked(tarn_heap *heap, tarni_index grant) {
+  tarni_buckets *buckets = heap->buckets;
+  const tarni_index index = size_obtain_locked(buckets, buckets->grants[grant].bytes);
+  buckets->grants[grant].bucket = index;
+  buckets->sizes[index].n_grants++;
+}
+
+/* ---- What is kept ---- */
+
+uint64_t tarni_bucket_slots(const tarn_heap *heap, uint64_t bytes) {
+  const tarni_settings *settings = &heap->buckets->settings;
+  if (!settings->has_slots_by_limit) {
+    return settings->cached_slots;
+  }
+  return tarni_max(1, tarni_min(settings->cached_limit / bytes, BUCKET_MAX_SLOTS));
+}
+
+/* Takes a kept grant off the lists: BUSY. */
+static void uncache_locked(tarn_heap *heap, tarni_index index) {
+  tarni_buckets *buckets = heap->buckets;
+  tarni_grant *grant = &buckets->grants[index];
+  tarn_assert(grant->state == TARNI_GRANT_CACHED);
+  tarni_grant_remove(buckets, &buckets->sizes[grant->bucket].cached, index, TARNI_BY_SIZE);
+  tarni_grant_remove(buckets, &buckets->cached, index, TARNI_BY_AGE);
+  buckets->sizes[grant->bucket].n_cached--;
+  buckets->cached_bytes -= grant->bytes;
+  grant->state = TARNI_GRANT_BUSY;
+}
+
+static void cache_locked(tarn_heap *heap, tarni_index index) {
+  tarni_buckets *buckets = heap->buckets;
+  tarni_grant *grant = &buckets->grants[index];
+  grant->state = TARNI_GRANT_CACHED;
+  tarni_grant_push(buckets, &buckets->sizes[grant->bucket].cached, index, TARNI_BY_SIZE);
+  tarni_grant_push(buckets, &buckets->cached, index, TARNI_BY_AGE);
+  buckets->sizes[grant->bucket].n_cached++;
+  buckets->cached_bytes += grant->bytes;
+}
+
+static void evict_locked(tarn_heap *heap, tarni_index index) {
+  uncache_locked(heap, index);
+  tarni_grant_doom_locked(heap, index);
+}
+
+void tarni_bucket_keep_locked(tarn_heap *heap, tarni_index index, const tarni_order *order) {
+  tarni_buckets *buckets = heap->buckets;
+  tarni_grant *grant = &buckets->grants[index];
+  const tarni_bucket *bucket = &buckets->sizes[grant->bucket];
+  const uint64_t slots = tarni_bucket_slots(heap, grant->bytes);
+  grant->order = *order;
+  if (grant->bytes > buckets->settings.cached_limit || slots == 0) {
+    tarni_grant_doom_locked(heap, index); /* by itself: nothing else has to make room for it */
+    return;
+  }
+  cache_locked(heap, index);
+  while (bucket->n_cached > slots) {
+    evict_locked(heap, bucket->cached.oldest);
+  }
+  while (buckets->cached_bytes > buckets->settings.cached_limit) {
+    evict_locked(heap, buckets->cached.oldest);
+  }
+}
+
+uint64_t tarni_bucket_evict_locked(tarn_heap *heap, uint64_t bytes, bool may_wait) {
+  tarni_buckets *buckets = heap->buckets;
+  uint64_t evicted = 0;
+  for (tarni_index index = buckets->cached.oldest; index != 0 && evicted < bytes;) {
+    const tarni_grant *grant = &buckets->grants[index];
+    const tarni_index newer = grant->newer[TARNI_BY_AGE];
+    if (may_wait || tarni_grant_may_go_locked(heap, grant)) {
+      evicted += grant->bytes;
+      evict_locked(heap, index);
+    }
+    index = newer;
+  }
+  return evicted;
+}
+
+/* ---- Taking ---- */
+
+static bool is_usable_by(const tarn_heap *heap, const tarni_grant *grant, tarni_index lane,
+                         bool may_wait) {
+  return may_wait ? !tarni_order_is_lost_locked(heap, &grant->order)
+                  : tarni_order_is_met_locked(heap, &grant->order, lane);
+}
+
+tarni_index tarni_bucket_take_locked(tarn_heap *heap, uint64_t size, tarni_index lane,
+                                     bool may_wait) {
+  tarni_buckets *buckets = heap->buckets;
+  const tarni_index bucket = size_find_locked(buckets, size);
+  for (tarni_index at = bucket != 0 ? buckets->sizes[bucket].cached.newest : 0; at != 0;
+       at = buckets->grants[at].older[TARNI_BY_SIZE]) {
+    if (is_usable_by(heap, &buckets->grants[at], lane, may_wait)) {
+      uncache_locked(heap, at);
+      return at;
+    }
+  }
+  return 0;
+}
+
+tarni_index tarni_bucket_spare_locked(tarn_heap *heap, uint64_t size, tarni_index lane) {
+  tarni_buckets *buckets = heap->buckets;
+  for (tarni_index at = buckets->doomed.newest; at != 0;
+       at = buckets->grants[at].older[TARNI_BY_AGE]) {
+    const tarni_grant *grant = &buckets->grants[at];
+    if (grant->bytes == size && !grant->is_refused && grant->bucket != 0 &&
+        is_usable_by(heap, grant, lane, false)) {
+      tarni_grant_spare_locked(heap, at);
+      return at;
+    }
+  }
+  return 0;
+}
+
+tarn_ptr tarni_bucket_hand_out_locked(tarn_heap *heap, tarni_index index, uint64_t alignment) {
+  tarni_grant *grant = &heap->buckets->grants[index];
+  tarn_assert(grant->state == TARNI_GRANT_BUSY);
+  grant->state = TARNI_GRANT_LIVE;
+  grant->order = (tarni_order){0};
+  grant->alignment = alignment;
+  grant->address = tarni_align_up(grant->base, tarni_max(alignment, 1));
+  heap->allocs++;
+  heap->alloc_bytes += grant->bytes;
+  return grant->address;
+}
+
+bool tarni_bucket_is_over_locked(const tarn_heap *heap, uint64_t size) {
+  const uint64_t limit = heap->buckets->settings.live_limit;
+  const uint64_t live = heap->alloc_bytes - heap->free_bytes + heap->buckets->promised_bytes;
+  return live > limit || size > limit - live;
+}
+
+/* The lane of a stream that the heap has met before, found by its handle: no driver call. Whether
+ * the handle still means the same stream is not asked here either (tarn_stream_retire). */
+static tarni_index lane_by_handle_locked(const tarn_heap *heap, tarn_stream stream) {
+  for (tarni_index i = 1; i < heap->n_lanes && stream != TARNI_STREAM_PER_THREAD; i++) {
+    const tarni_lane *lane = &heap->lanes[i];
+    if (lane->stream == stream && lane->stream_id != 0 && !lane->is_retired && !lane->is_lost) {
+      return i;
+    }
+  }
+  return 0;
+}
+
+static tarn_status lane_for(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+  tarni_lock_acquire(&heap->lock);
+  *lane = lane_by_handle_locked(heap, stream);
+  tarni_lock_release(&heap->lock);
+  return *lane != 0 ? TARN_OK : tarni_lane_find(heap, stream, lane);
+}
+
+static tarn_status bucket_size_fail(const tarn_heap *heap, uint64_t bytes) {
+  const tarni_facts facts = {.device = heap->port->device.name,
+                             .requested_bytes = bytes,
+                             .available_bytes = heap->limit_bytes};
+  return tarni_fail(TARN_DEVICE_MEMORY, "tarn_alloc", &facts, "Ask for less.",
+                    "%llu bytes cannot be rounded up: there is no such memory",
+                    (unsigned long long)bytes);
+}
+
+tarn_status tarni_bucket_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                               tarn_stream stream, tarn_ptr *block) {
+  uint64_t size;
+  if (!tarni_bucket_size(heap, bytes, alignment, &size)) {
+    return bucket_size_fail(heap, bytes);
+  }
+  tarni_index lane;
+  TARN_TRY(lane_for(heap, stream, &lane));
+  tarni_lock_acquire(&heap->lock);
+  const tarni_index index = tarni_bucket_is_over_locked(heap, size)
+                                ? 0
+                                : tarni_bucket_take_locked(heap, size, lane, false);
+  if (index != 0) {
+    *block = tarni_bucket_hand_out_locked(heap, index, alignment);
+  }
+  tarni_lock_release(&heap->lock);
+  if (index != 0) {
+    return TARN_OK;
+  }
+  const tarni_bucket_need need = {.size = size, .alignment = alignment, .lane = lane};
+  return tarni_bucket_obtain(heap, &need, block);
+}
+
+/* ---- Giving ---- */
+
+static tarni_grant *live_at_locked(const tarn_heap *heap, tarn_ptr block, tarni_index *index) {
+  *index = tarni_grant_find_locked(heap, block);
+  tarni_grant *grant = &heap->buckets->grants[*index];
+  return *index != 0 && grant->state == TARNI_GRANT_LIVE && grant->address == block ? grant : NULL;
+}
+
+/* The lane that a block is freed in. Where there is no room for one the stream is waited for: then
+ * the block is everybody's. */
+static tarn_status lane_of_free(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+  const tarn_status status = lane_for(heap, stream, lane);
+  if (status != TARN_HOST_MEMORY && status != TARN_LIMIT) {
+    return status;
+  }
+  *lane = TARNI_LANE_COMMON;
+  return tarni_port_stream_sync(heap->port, stream);
+}
+
+/* Gives back what is doomed, if nobody else is at the driver. */
+static void reap_doomed(tarn_heap *heap) {
+  if (tarni_lock_try(&heap->grow)) {
+    (void)tarni_grants_try_grow(heap); /* what the driver refuses now it may take the next time */
+    tarni_lock_release(&heap->grow);
+  }
+}
+
+tarn_status tarni_bucket_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
+  tarni_index lane, index;
+  tarni_lock_acquire(&heap->lock);
+  const bool is_block = live_at_locked(heap, block, &index) != NULL;
+  tarni_lock_release(&heap->lock);
+  if (!is_block) {
+    return tarni_block_refuse(heap, block, "tarn_free");
+  }
+  TARN_TRY(lane_of_free(heap, stream, &lane));
+  tarni_lock_acquire(&heap->lock);
+  const tarni_grant *grant = live_at_locked(heap, block, &index);
+  const bool has_uses = grant != NULL && grant->has_uses;
+  if (grant != NULL && !has_uses) {
+    tarni_order order = {0};
+    (void)tarni_order_add(&order, lane, tarni_ticket_locked(heap, lane));
+    heap->frees++;
+    heap->free_bytes += grant->bytes;
+    tarni_bucket_keep_locked(heap, index, &order);
+  }
+  const bool is_full = heap->buckets->n_doomed != 0;
+  tarni_lock_release(&heap->lock);
+  if (has_uses) {
+    return tarni_uses_free(heap, block, lane);
+  }
+  if (is_full) {
+    reap_doomed(heap);
+  }
+  return grant != NULL ? TARN_OK : tarni_block_refuse(heap, block, "tarn_free");
+}
+
+uint64_t tarni_bucket_pend_locked(tarn_heap *heap, tarn_ptr block) {
+  tarni_index index;
+  tarni_grant *grant = live_at_locked(heap, block, &index);
+  if (grant == NULL || !grant->has_uses) {
+    return 0;
+  }
+  grant->state = TARNI_GRANT_PENDING;
+  grant->has_uses = false;
+  heap->frees++;
+  heap->free_bytes += grant->bytes;
+  return grant->bytes;
+}
+
+void tarni_bucket_finish_locked(tarn_heap *heap, tarn_ptr block, const tarni_order *order) {
+  const tarni_index index = tarni_grant_find_locked(heap, block);
+  tarn_assert(index != 0 && heap->buckets->grants[index].state == TARNI_GRANT_PENDING);
+  tarni_bucket_keep_locked(heap, index, order);
+}
+
+/* ---- What a pointer is ---- */
+
+bool tarni_bucket_find_locked(const tarn_heap *heap, tarn_ptr pointer, tarni_block *block) {
+  const tarni_index index = tarni_grant_find_locked(heap, pointer);
+  const tarni_grant *grant = &heap->buckets->grants[index];
+  if (index == 0 || (grant->state == TARNI_GRANT_LIVE && pointer < grant->address)) {
+    return false;
+  }
+  const bool is_live = grant->state == TARNI_GRANT_LIVE;
+  block->extent = index;
+  block->offset = is_live ? grant->address : grant->base;
+  block->bytes = grant->bytes - (block->offset - grant->base);
+  block->is_live = is_live;
+  return true;
+}
+
+bool tarni_bucket_fits(const tarn_heap *heap, const tarni_block *block, uint64_t bytes) {
+  const tarni_grant *grant = &heap->buckets->grants[block->extent];
+  uint64_t size;
+  return bytes != 0 && tarni_bucket_size(heap, bytes, grant->alignment, &size) &&
+         size == grant->bytes;
+}
+
+uint64_t tarni_bucket_lost_locked(const tarn_heap *heap) {
+  const tarni_buckets *buckets = heap->buckets;
+  uint64_t bytes = 0;
+  for (tarni_index i = buckets->cached.newest; i != 0; i = buckets->grants[i].older[TARNI_BY_AGE]) {
+    const tarni_grant *grant = &buckets->grants[i];
+    bytes += tarni_order_is_lost_locked(heap, &grant->order) ? grant->bytes : 0;
+  }
+  for (tarni_index i = buckets->doomed.newest; i != 0; i = buckets->grants[i].older[TARNI_BY_AGE]) {
+    const tarni_grant *grant = &buckets->grants[i];
+    const bool is_held = (grant->parts & TARNI_PART_MEMORY) != 0;
+    const bool is_out = grant->is_refused || tarni_order_is_lost_locked(heap, &grant->order);
+    bytes += is_held && is_out ? grant->bytes : 0;
+  }
+  return bytes;
+}
+
+/* ---- Beginning and end ---- */
+
+tarn_status tarni_buckets_open(tarn_heap *heap, const tarni_settings *settings) {
+  tarni_buckets *buckets = calloc(1, sizeof(*buckets));
+  if (buckets == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL, "Free some host memory.",
+                      "no host memory for a heap's buckets (%zu bytes)", sizeof(*buckets));
+  }
+  heap->buckets = buckets;
+  buckets->settings = *settings;
+  buckets->max_grants = TARNI_MAX_GRANTS;
+  buckets->n_grants = buckets->n_sizes = 1;
+  buckets->grants = tarni_sparse_make(TARNI_MAX_GRANTS * sizeof(*buckets->grants));
+  buckets->sizes = tarni_sparse_make(TARNI_MAX_GRANTS * sizeof(*buckets->sizes));
+  buckets->heads = calloc((size_t)1 << BUCKET_HASH_LOG2, sizeof(*buckets->heads));
+  if (buckets->grants == NULL || buckets->sizes == NULL || buckets->heads == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL,
+                      "Raise the limits on host memory and addresses (ulimit -v).",
+                      "no host memory for the tables of a heap's buckets");
+  }
+  if (settings->backing == TARN_BACKING_POOL) {
+    TARN_TRY(tarni_port_pool_create(heap->port, settings->pool_threshold, &buckets->pool));
+    TARN_TRY(tarni_port_stream_create(heap->port, &buckets->stream));
+  }
+  return TARN_OK;
+}
+
+void tarni_buckets_close(tarn_heap *heap) {
+  tarni_buckets *buckets = heap->buckets;
+  if (buckets == NULL) {
+    return;
+  }
+  tarni_sparse_free(buckets->grants, TARNI_MAX_GRANTS * sizeof(*buckets->grants));
+  tarni_sparse_free(buckets->sizes, TARNI_MAX_GRANTS * sizeof(*buckets->sizes));
+  free(buckets->heads);
+  free(buckets);
+  heap->buckets = NULL;
+}

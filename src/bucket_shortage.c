@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What is tried when a heap of driver allocations has no block of the size at hand, each step only
+ * if the one before did not help:
+ *
+ *   complete   fences that are complete by now; doomed blocks of the size are spared
+ *   steal      a block of the size that another stream has freed, behind a GPU-side wait (`always`)
+ *   make       a new allocation of the driver
+ *   steal      (policy `when short`)
+ *   evict      kept blocks of other sizes go back, oldest first: just enough, first those that
+ *              nothing has to be waited for
+ *   drain      everything kept goes back, all streams are waited for, the driver's pool is trimmed
+ *   ask        the owner's callback
+ *
+ * Only shortage climbs: any other error of the driver is reported as itself, and costs no cached
+ * block. Everything is under heap->grow, so that two allocations that are short do not fight. */
+#include "base/bits.h"
+#include "internal.h"
+
+typedef struct bucket_search {
+  tarn_heap *heap;
+  const tarni_bucket_need *need;
+  tarni_index found; /* handed out already */
+  tarn_ptr block;
+  bool is_promised;   /* counted as live by the limit on live bytes, until it is or is not */
+  bool is_over;       /* that limit has refused it */
+  tarn_error cause;   /* what the driver said about shortage */
+  tarn_error trouble; /* what it had against giving memory back */
+} bucket_search;
+
+static bool is_short(tarn_status status) {
+  return status == TARN_DEVICE_MEMORY || status == TARN_LIMIT || status == TARN_ADDRESS_SPACE;
+}
+
+static void promise_end_locked(bucket_search *at) {
+  at->heap->buckets->promised_bytes -= at->is_promised ? at->need->size : 0;
+  at->is_promised = false;
+}
+
+static void hand_out_locked(bucket_search *at, tarni_index index) {
+  at->found = index;
+  if (index != 0) {
+    promise_end_locked(at);
+    at->block = tarni_bucket_hand_out_locked(at->heap, index, at->need->alignment);
+  }
+}
+
+static void keep_cause(bucket_search *at) {
+  at->cause.size = sizeof(at->cause);
+  (void)tarn_last_error(&at->cause);
+}
+
+static void note_trouble(bucket_search *at, tarn_status status) {
+  if (status != TARN_OK && at->trouble.status == TARN_OK) {
+    at->trouble.size = sizeof(at->trouble);
+    (void)tarn_last_error(&at->trouble);
+  }
+}
+
+/* ---- Steps ---- */
+
+/* The live limit lets the request through, once: others that come meanwhile count it. */
+static tarn_status promise(bucket_search *at) {
+  tarn_heap *heap = at->heap;
+  const uint64_t limit = heap->buckets->settings.live_limit;
+  tarni_lock_acquire(&heap->lock);
+  at->is_promised = !tarni_bucket_is_over_locked(heap, at->need->size);
+  heap->buckets->promised_bytes += at->is_promised ? at->need->size : 0;
+  const uint64_t live = heap->alloc_bytes - heap->free_bytes;
+  tarni_lock_release(&heap->lock);
+  at->is_over = !at->is_promised;
+  if (at->is_promised) {
+    return TARN_OK;
+  }
+  const tarni_facts facts = {.device = heap->port->device.name,
+                             .requested_bytes = at->need->size,
+                             .available_bytes = limit - tarni_min(live, limit)};
+  return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts, "Free blocks, or raise the limit.",
+                    "%llu bytes more than the %llu that are live pass the limit of %llu",
+                    (unsigned long long)at->need->size, (unsigned long long)live,
+                    (unsigned long long)limit);
+}
+
+static bool find_ready(bucket_search *at) {
+  tarn_heap *heap = at->heap;
+  const tarni_bucket_need *need = at->need;
+  tarni_lock_acquire(&heap->lock);
+  tarni_index index = tarni_bucket_take_locked(heap, need->size, need->lane, false);
+  if (index == 0) {
+    index = tarni_bucket_spare_locked(heap, need->size, need->lane);
+  }
+  hand_out_locked(at, index);
+  tarni_lock_release(&heap->lock);
+  return index != 0;
+}
+
+static tarn_status steal_grant(bucket_search *at) {
+  tarn_heap *heap = at->heap;
+  const tarni_bucket_need *need = at->need;
+  tarni_lock_acquire(&heap->lock);
+  const tarni_index index = tarni_bucket_take_locked(heap, need->size, need->lane, true);
+  const tarni_order order = heap->buckets->grants[index].order; /* record 0 has none */
+  tarni_lock_release(&heap->lock);
+  if (index == 0) {
+    return TARN_OK;
+  }
+  const tarn_status status = tarni_order_wait_grow(heap, &order, need->lane);
+  tarni_lock_acquire(&heap->lock);
+  if (status == TARN_OK) {
+    hand_out_locked(at, index);
+  } else {
+    tarni_bucket_keep_locked(heap, index, &order);
+  }
+  tarni_lock_release(&heap->lock);
+  return status;
+}
+
+static tarn_status limit_check(const bucket_search *at) {
+  tarn_heap *heap = at->heap;
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t held = heap->reserved_bytes, limit = heap->limit_bytes;
+  tarni_lock_release(&heap->lock);
+  if (held <= limit && at->need->size <= limit - held) {
+    return TARN_OK;
+  }
+  const tarni_facts facts = {.device = heap->port->device.name,
+                             .requested_bytes = at->need->size,
+                             .available_bytes = limit - tarni_min(held, limit)};
+  return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts, "Raise the limit with tarn_heap_set_limit.",
+                    "%llu bytes more than the %llu that are held pass the limit of %llu",
+                    (unsigned long long)at->need->size, (unsigned long long)held,
+                    (unsigned long long)limit);
+}
+
+static tarn_status make_grant(bucket_search *at) {
+  tarn_heap *heap = at->heap;
+  tarni_index index = 0;
+  tarn_status status = limit_check(at);
+  if (status == TARN_OK) {
+    status = tarni_grant_make_grow(heap, at->need->size, at->need->lane, &index);
+  }
+  if (is_short(status)) {
+    keep_cause(at);
+  }
+  if (index != 0) {
+    tarni_lock_acquire(&heap->lock);
+    tarni_bucket_join_locked(heap, index);
+    heap->misses++;
+    hand_out_locked(at, index);
+    tarni_lock_release(&heap->lock);
+  }
+  return status;
+}
+
+/* Kept blocks go back, oldest first, until the request fits or none is left. */
+static tarn_status evict_and_make(bucket_search *at, bool may_wait) {
+  tarn_heap *heap = at->heap;
+  tarn_status status = TARN_DEVICE_MEMORY;
+  for (;;) {
+    tarni_lock_acquire(&heap->lock);
+    const uint64_t evicted = tarni_bucket_evict_locked(heap, at->need->size, may_wait);
+    tarni_lock_release(&heap->lock);
+    if (evicted == 0) {
+      return status;
+    }
+    note_trouble(at, may_wait ? tarni_grants_await_grow(heap) : tarni_grants_reap_grow(heap));
+    status = make_grant(at);
+    if (!is_short(status)) {
+      return status;
+    }
+  }
+}
+
+/* Waits for everything, gives back everything, and tries once more. */
+static tarn_status drain_and_make(bucket_search *at) {
+  tarn_heap *heap = at->heap;
+  TARN_TRY(tarni_lanes_finish_grow(heap));
+  tarni_uses_reap_grow(heap);
+  if (find_ready(at)) {
+    return TARN_OK;
+  }
+  tarni_lock_acquire(&heap->lock);
+  (void)tarni_bucket_evict_locked(heap, UINT64_MAX, true);
+  tarni_lock_release(&heap->lock);
+  note_trouble(at, tarni_grants_await_grow(heap));
+  if (heap->buckets->pool != NULL) {
+    note_trouble(at, tarni_port_stream_sync(heap->port, heap->buckets->stream));
+    note_trouble(at, tarni_port_pool_trim(heap->port, heap->buckets->pool, 0));
+  }
+  return make_grant(at);
+}
+
+/* ---- The ladder ---- */
+
+static tarn_status climb_short(bucket_search *at) {
+  tarn_heap *heap = at->heap;
+  if (heap->config.stealing != TARN_STEAL_NEVER) {
+    TARN_TRY(steal_grant(at));
+    if (at->found != 0) {
+      return TARN_OK;
+    }
+  }
+  tarn_status status = evict_and_make(at, false);
+  if (is_short(status)) {
+    status = evict_and_make(at, true);
+  }
+  if (is_short(status)) {
+    status = drain_and_make(at);
+  }
+  return is_short(status) && at->trouble.status != TARN_OK ? tarni_fail_again(&at->trouble)
+                                                           : status;
+}
+
+static tarn_status climb_from_start(bucket_search *at) {
+  tarn_heap *heap = at->heap;
+  TARN_TRY(promise(at));
+  if (at->need->size > tarni_max(heap->limit_bytes, heap->reserved_bytes)) {
+    return limit_check(at);
+  }
+  tarni_shortage_note_grow(heap);
+  if (find_ready(at)) {
+    return TARN_OK;
+  }
+  if (heap->config.stealing == TARN_STEAL_ALWAYS) {
+    TARN_TRY(steal_grant(at));
+    if (at->found != 0) {
+      return TARN_OK;
+    }
+  }
+  (void)tarni_grants_try_grow(heap); /* what the driver refuses now it may take the next time */
+  const tarn_status status = make_grant(at);
+  return is_short(status) ? climb_short(at) : status;
+}
+
+tarn_status tarni_bucket_obtain(tarn_heap *heap, const tarni_bucket_need *need, tarn_ptr *block) {
+  bucket_search at = {.heap = heap, .need = need};
+  tarn_status status;
+  for (;;) {
+    at.trouble.status = TARN_OK;
+    tarni_lock_acquire(&heap->grow);
+    status = climb_from_start(&at);
+    if (at.is_over) {
+      keep_cause(&at);
+    }
+    tarni_lock_acquire(&heap->lock);
+    promise_end_locked(&at);
+    tarni_lock_release(&heap->lock);
+    tarni_lock_release(&heap->grow);
+    if (!is_short(status) || heap->config.on_shortage == NULL ||
+        !heap->config.on_shortage(heap, need->size, heap->config.on_shortage_user)) {
+      break;
+    }
+  }
+  *block = at.block;
+  if (status != TARN_OK && at.is_over) {
+    return tarni_fail_again(&at.cause);
+  }
+  return is_short(status) ? tarni_shortage_report(heap, status, need->size, &at.cause) : status;
+}
+
+/* ---- Trimming ---- */
+
+static void evict_down_to(tarn_heap *heap, uint64_t keep, bool may_wait) {
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t held = heap->reserved_bytes - heap->buckets->doomed_bytes; /* these go anyway */
+  (void)tarni_bucket_evict_locked(heap, held - tarni_min(held, keep), may_wait);
+  tarni_lock_release(&heap->lock);
+}
+
+tarn_status tarni_bucket_trim_ready_grow(tarn_heap *heap, uint64_t keep) {
+  evict_down_to(heap, keep, false);
+  return tarni_grants_reap_grow(heap);
+}
+
+tarn_status tarni_bucket_trim_grow(tarn_heap *heap, uint64_t keep) {
+  const tarni_buckets *buckets = heap->buckets;
+  evict_down_to(heap, keep, true);
+  if (buckets->pool != NULL) { /* it gives back only what is seen to be complete */
+    TARN_TRY(tarni_lanes_finish_grow(heap));
+  }
+  tarn_status status = tarni_grants_await_grow(heap);
+  if (status == TARN_OK && buckets->n_doomed != 0) { /* some wait for a stream that is gone */
+    status = tarni_lanes_finish_grow(heap);
+    status = status == TARN_OK ? tarni_grants_await_grow(heap) : status;
+  }
+  if (status == TARN_OK && buckets->pool != NULL) {
+    TARN_TRY(tarni_port_stream_sync(heap->port, buckets->stream));
+    const uint64_t left = keep - tarni_min(keep, heap->reserved_bytes);
+    status = tarni_port_pool_trim(heap->port, buckets->pool, left);
+  }
+  return status;
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a heap is to be: its config, the environment and the presets, in this order of precedence,
+ * brought together. Nothing that was asked for is ignored: what does not fit is an error. */
+#include "base/option.h"
+#include "internal.h"
+
+static const uint64_t no_limit = UINT64_MAX;
+
+static tarn_status config_range(const char *what, int value, int greatest) {
+  if (value >= 0 && value <= greatest) {
+    return TARN_OK;
+  }
+  return tarni_fail(TARN_INVALID, "tarn_heap_create", NULL, "Use one of the values of its type.",
+                    "%s is %d", what, value);
+}
+
+static tarn_status choices_check(const tarn_heap_config *config) {
+  TARN_TRY(config_range("stealing", (int)config->stealing, TARN_STEAL_ALWAYS));
+  TARN_TRY(config_range("preset", (int)config->preset, TARN_PRESET_EXACT_POOL));
+  TARN_TRY(config_range("backing", (int)config->backing, TARN_BACKING_PLAIN));
+  return config_range("rounding", (int)config->rounding, TARN_ROUNDING_POWER_OF_TWO);
+}
+
+static tarni_settings preset_settings(tarn_preset preset) {
+  if (preset == TARN_PRESET_POWER_BUCKETS) {
+    return (tarni_settings){.backing = TARN_BACKING_PLAIN,
+                            .rounding = TARN_ROUNDING_POWER_OF_TWO,
+                            .cached_limit = (uint64_t)256 << 20,
+                            .cached_slots = no_limit,
+                            .has_slots_by_limit = true,
+                            .live_limit = no_limit};
+  }
+  if (preset == TARN_PRESET_EXACT_POOL) {
+    return (tarni_settings){.backing = TARN_BACKING_POOL,
+                            .rounding = TARN_ROUNDING_EXACT,
+                            .cached_limit = (uint64_t)1 << 30,
+                            .cached_slots = 64,
+                            .pool_threshold = (uint64_t)512 << 20,
+                            .live_limit = no_limit};
+  }
+  return (tarni_settings){.backing = TARN_BACKING_VMM,
+                          .rounding = TARN_ROUNDING_CLASSES,
+                          .cached_limit = no_limit,
+                          .cached_slots = no_limit,
+                          .live_limit = no_limit};
+}
+
+/* The config's number, else the environment's (options may be NULL), else the preset's. Choices of
+ * the environment count from 0, the config's from 1. */
+static uint64_t chosen(uint64_t config, const tarni_option_value *option, uint64_t first,
+                       uint64_t preset) {
+  if (config != 0) {
+    return config;
+  }
+  return option != NULL && option->is_set ? option->number + first : preset;
+}
+
+static const tarni_option_value *option_at(const tarni_option_value *options, tarni_option_id id) {
+  return options != NULL ? &options[id] : NULL;
+}
+
+static tarni_settings settings_of(const tarn_heap_config *config,
+                                  const tarni_option_value *options) {
+  tarni_settings s = preset_settings((tarn_preset)chosen(
+      config->preset, option_at(options, TARNI_OPTION_PRESET), TARN_PRESET_NONE, TARN_PRESET_NONE));
+  const tarni_option_value *slots = option_at(options, TARNI_OPTION_CACHED_BLOCKS);
+  s.backing = (tarn_backing)chosen(config->backing, option_at(options, TARNI_OPTION_BACKING),
+                                   TARN_BACKING_VMM, s.backing);
+  s.rounding = (tarn_rounding)chosen(config->rounding, option_at(options, TARNI_OPTION_ROUNDING),
+                                     TARN_ROUNDING_CLASSES, s.rounding);
+  s.cached_limit = chosen(config->cached_limit_bytes, option_at(options, TARNI_OPTION_CACHED_LIMIT),
+                          0, s.cached_limit);
+  s.has_slots_by_limit = s.has_slots_by_limit && config->cached_blocks_per_size == 0 &&
+                         (slots == NULL || !slots->is_set);
+  s.cached_slots = chosen(config->cached_blocks_per_size, slots, 0, s.cached_slots);
+  s.pool_threshold = chosen(config->pool_threshold_bytes,
+                            option_at(options, TARNI_OPTION_POOL_THRESHOLD), 0, s.pool_threshold);
+  s.live_limit = chosen(config->live_limit_bytes, option_at(options, TARNI_OPTION_LIVE_LIMIT), 0,
+                        s.live_limit);
+  return s;
+}
+
+/* What only heaps of driver allocations have must not be asked of another one. */
+static tarn_status check_fit(const tarn_heap_config *config, const tarni_settings *settings) {
+  const bool has_buckets = tarni_settings_have_buckets(settings);
+  const bool wants_buckets = config->cached_blocks_per_size != 0 ||
+                             config->cached_limit_bytes != 0 || config->live_limit_bytes != 0;
+  if (wants_buckets && !has_buckets) {
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", NULL,
+                      "Choose another backing or rounding, or leave these fields 0.",
+                      "a heap of backing vmm and rounding classes has no limit on cached blocks, "
+                      "cached bytes or live bytes");
+  }
+  if (config->pool_threshold_bytes != 0 && settings->backing != TARN_BACKING_POOL) {
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", NULL,
+                      "Choose backing pool, or leave the field 0.",
+                      "a pool threshold of %llu bytes is asked for, but the backing is no pool",
+                      (unsigned long long)config->pool_threshold_bytes);
+  }
+  return TARN_OK;
+}
+
+tarni_settings tarni_settings_given(const tarn_heap_config *config) {
+  return settings_of(config, NULL);
+}
+
+tarn_status tarni_settings_resolve(const tarn_heap_config *config, tarni_settings *settings) {
+  const tarni_option_value *options;
+  TARN_TRY(choices_check(config));
+  TARN_TRY(tarni_options(&options));
+  *settings = settings_of(config, options);
+  return check_fit(config, settings);
+}
