@@ -6,9 +6,9 @@
  * meanwhile.
  *
  * Lock: host_lock; not held during driver calls. A pool is asked under it. */
+#include <pthread.h>
 #include <stdlib.h>
 
-#include "base/fork.h"
 #include "internal.h"
 
 typedef struct host_range {
@@ -16,22 +16,30 @@ typedef struct host_range {
   const tarni_port_table *driver;
   uint64_t first, bytes;
   tarn_pinned *pool; /* NULL: registered by a caller */
-  uint32_t fork;     /* a parent's registrations are not the child's */
   bool is_busy;      /* the driver is at work on it */
 } host_range;
 
 static tarni_lock host_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
 static host_range *first_range;
 
-static bool is_known(const host_range *range, const tarni_port_table *driver) {
-  return range->driver == driver && range->fork == tarni_fork_count();
+static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
+
+/* A parent's registrations are not its child's, and the lock may be held by a thread that the child
+ * does not have. */
+static void forget_parents_ranges(void) {
+  first_range = NULL;
+  tarni_lock_init(&host_lock, TARNI_RANK_REGISTRY);
+}
+
+static void watch_forks(void) {
+  (void)pthread_atfork(NULL, NULL, forget_parents_ranges);
 }
 
 /* An entry that has a byte of the range; NULL: none. */
 static host_range *range_overlapping(const tarni_port_table *driver, uint64_t first,
                                      uint64_t bytes) {
   for (host_range *range = first_range; range != NULL; range = range->next) {
-    if (is_known(range, driver) && range->first < first + bytes &&
+    if (range->driver == driver && range->first < first + bytes &&
         first < range->first + range->bytes) {
       return range;
     }
@@ -40,7 +48,6 @@ static host_range *range_overlapping(const tarni_port_table *driver, uint64_t fi
 }
 
 static void range_add_locked(host_range *range) {
-  range->fork = tarni_fork_count();
   range->next = first_range;
   first_range = range;
 }
@@ -66,6 +73,7 @@ tarn_status tarni_host_add_pool(tarn_pinned *pool, const tarni_port *device, uin
                       "no host memory to note the pool (%zu bytes)", sizeof(*range));
   }
   *range = (host_range){.driver = device->table, .first = first, .bytes = bytes, .pool = pool};
+  (void)pthread_once(&watch_once, watch_forks);
   tarni_lock_acquire(&host_lock);
   range_add_locked(range);
   tarni_lock_release(&host_lock);
@@ -144,6 +152,7 @@ tarn_status tarn_host_register(tarn_device *device, void *pointer, uint64_t byte
   }
   *range = (host_range){
       .driver = port->table, .first = (uintptr_t)pointer, .bytes = bytes, .is_busy = true};
+  (void)pthread_once(&watch_once, watch_forks);
   tarni_lock_acquire(&host_lock);
   const host_range *other = range_overlapping(port->table, range->first, bytes);
   const host_range found = other != NULL ? *other : (host_range){0};

@@ -130,6 +130,17 @@ tarn_status tarn_pinned_create(const tarn_pinned_config *config, tarn_pinned **o
   return TARN_OK;
 }
 
+/* The heap speaks of device memory; here it is the host's. */
+static tarn_status host_status(tarn_status status) {
+  if (status != TARN_DEVICE_MEMORY) {
+    return status;
+  }
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  error.status = TARN_HOST_MEMORY;
+  return tarni_fail_again(&error);
+}
+
 tarn_status tarn_pinned_destroy(tarn_pinned *pool, uint64_t *n_live) {
   if (n_live != NULL) {
     *n_live = 0;
@@ -139,7 +150,7 @@ tarn_status tarn_pinned_destroy(tarn_pinned *pool, uint64_t *n_live) {
   }
   TARN_TRY(tarni_heap_given(pool->heap, "tarn_pinned_destroy"));
   tarni_host_remove_pool(pool);
-  TARN_TRY(tarn_heap_destroy(pool->heap, n_live));
+  TARN_TRY(host_status(tarn_heap_destroy(pool->heap, n_live)));
   free(pool);
   return TARN_OK;
 }
@@ -210,7 +221,7 @@ static tarn_status live_fail(tarn_pinned *pool, uint64_t size) {
 
 /* ---- Allocation ---- */
 
-/* The heap speaks of device memory; here it is the host's. */
+/* There is not enough: the error with the numbers of the pool. */
 static tarn_status alloc_fail(tarn_pinned *pool, tarn_status status, uint64_t bytes) {
   if (status != TARN_DEVICE_MEMORY && status != TARN_LIMIT && status != TARN_ADDRESS_SPACE) {
     return status;
@@ -363,7 +374,7 @@ tarn_status tarn_pinned_free_on(tarn_pinned *pool, void *block, tarn_stream stre
 
 tarn_status tarn_pinned_stream_retire(tarn_pinned *pool, tarn_stream stream) {
   TARN_TRY(pinned_given(pool, "tarn_pinned_stream_retire"));
-  return tarn_stream_retire(pool->heap, stream);
+  return host_status(tarn_stream_retire(pool->heap, stream));
 }
 
 /* ---- Questions ---- */
@@ -433,5 +444,5 @@ tarn_status tarn_pinned_reserve(tarn_pinned *pool, uint64_t bytes) {
 
 tarn_status tarn_pinned_trim(tarn_pinned *pool, uint64_t keep_bytes) {
   TARN_TRY(pinned_given(pool, "tarn_pinned_trim"));
-  return tarn_heap_trim(pool->heap, keep_bytes);
+  return host_status(tarn_heap_trim(pool->heap, keep_bytes));
 }

@@ -3,103 +3,27 @@
  * The n-th allocation of host memory fails inside a call of the heap, for every n, once and for
  * good: the call says so and changes nothing, a free goes through all the same, and once there is
  * memory again the same calls succeed. What the simulated driver allocates counts, too. */
-#include <errno.h>
-#include <stddef.h>
-#include <stdlib.h>
-
+#include "fault/fault_memory.h"
 #include "fault/fault_scene.h"
 #include "support/test.h"
 
 enum { MAX_CALLS = 5000 };
 
-/* ---- An allocator that fails ---- */
-
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-enum { CAN_FAIL = 1 };
-
-static _Thread_local bool is_inside; /* a call of the heap */
-static uint64_t n_left;              /* until the first failure; 0: none */
-static bool is_for_good;
-static uint64_t n_struck;
-
-static bool strikes(void) {
-  if (!is_inside || n_left == 0) {
-    return false;
-  }
-  if (n_left > 1) {
-    n_left--;
-    return false;
-  }
-  n_left = is_for_good ? 1 : 0;
-  n_struck++;
-  errno = ENOMEM;
-  return true;
-}
-
-/* The C library's own, under the names by which it offers them to those who replace them. */
-/* NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming) */
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *old, size_t size);
-/* NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming) */
-
-void *malloc(size_t size) {
-  return strikes() ? NULL : __libc_malloc(size);
-}
-
-void *calloc(size_t nmemb, size_t size) {
-  return strikes() ? NULL : __libc_calloc(nmemb, size);
-}
-
-void *realloc(void *ptr, size_t size) {
-  return strikes() ? NULL : __libc_realloc(ptr, size);
-}
-
-static void on_call(bool is_begin) {
-  is_inside = is_begin;
-}
-
-static void arm(uint64_t nth, bool for_good) {
-  n_left = nth;
-  is_for_good = for_good;
-  n_struck = 0;
-}
-
-static uint64_t disarm(void) {
-  n_left = 0;
-  return n_struck;
-}
-#else
-enum { CAN_FAIL = 0 };
-
-static void on_call(bool is_begin) {
-  (void)is_begin;
-}
-
-static void arm(uint64_t nth, bool for_good) {
-  (void)nth;
-  (void)for_good;
-}
-
-static uint64_t disarm(void) {
-  return 0;
-}
-#endif
-
 /* ---- Runs ---- */
 
 static uint64_t run_once(const fault_scene *scene, uint64_t nth, bool for_good) {
   static fault_world w;
-  w = (fault_world){.expected = TARN_HOST_MEMORY, .on_call = on_call, .is_for_good = for_good};
+  w = (fault_world){
+      .expected = TARN_HOST_MEMORY, .on_call = fault_memory_inside, .is_for_good = for_good};
   if (!rig_open(&w.rig, scene->device, &scene->config, 4)) {
     return 0;
   }
-  arm(nth, for_good);
+  fault_memory_arm(nth, for_good);
   w.is_armed = true;
   scene->play(&w);
   fault_give_all(&w);
   CHECK_EQ(w.n_blocks, 0); /* a free never fails for lack of memory */
-  const uint64_t n = disarm();
+  const uint64_t n = fault_memory_disarm();
   w.is_armed = false;
   CHECK(rig_is_sound(&w.rig));
   scene->play(&w);
@@ -109,7 +33,7 @@ static uint64_t run_once(const fault_scene *scene, uint64_t nth, bool for_good) 
 }
 
 static void run_all(const fault_scene *scene) {
-  if (!CAN_FAIL) {
+  if (!fault_memory_can_fail()) {
     test_skip("this build's allocator cannot be made to fail");
     return;
   }
@@ -146,7 +70,7 @@ SCENE_CASE(resetting, FAULT_RESET)
 
 static void creating(void) {
   const tarn_heap_config config = {.size = sizeof(config), .device = "sim:64M"};
-  if (!CAN_FAIL) {
+  if (!fault_memory_can_fail()) {
     test_skip("this build's allocator cannot be made to fail");
     return;
   }
@@ -155,11 +79,11 @@ static void creating(void) {
   uint64_t nth = 1;
   for (bool is_over = false; !is_over && !test_case_failed(); nth++) {
     tarn_heap *heap = (tarn_heap *)(uintptr_t)1;
-    arm(nth, false);
-    on_call(true);
+    fault_memory_arm(nth, false);
+    fault_memory_inside(true);
     const tarn_status status = tarn_heap_create(&config, &heap);
-    on_call(false);
-    is_over = disarm() == 0;
+    fault_memory_inside(false);
+    is_over = fault_memory_disarm() == 0;
     CHECK_STATUS(status, is_over ? TARN_OK : TARN_HOST_MEMORY);
     CHECK(is_over == (heap != NULL));
     r.heap = heap;
@@ -169,7 +93,7 @@ static void creating(void) {
 }
 
 static void destroying(void) {
-  if (!CAN_FAIL) {
+  if (!fault_memory_can_fail()) {
     test_skip("this build's allocator cannot be made to fail");
     return;
   }
@@ -181,11 +105,11 @@ static void destroying(void) {
     fault_live_a_little(&w);
     const uint64_t n_blocks = (uint64_t)w.n_blocks;
     uint64_t n_live = 0;
-    arm(nth, false);
-    on_call(true);
+    fault_memory_arm(nth, false);
+    fault_memory_inside(true);
     const tarn_status status = tarn_heap_destroy(w.rig.heap, &n_live);
-    on_call(false);
-    is_over = disarm() == 0;
+    fault_memory_inside(false);
+    is_over = fault_memory_disarm() == 0;
     if (status == TARN_OK) {
       CHECK_EQ(n_live, n_blocks);
       w.rig.heap = NULL;
