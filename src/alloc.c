@@ -93,8 +93,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
       tarni_lock_release(&heap->lock);
     }
   }
-  tarni_count(&cache->large_allocs, 1);
-  tarni_count(&cache->large_alloc_bytes, size);
+  tarni_count_large_alloc(cache, size);
   tarni_count(&cache->misses, 1);
   *block = heap->base + tarni_extent_at(heap, extent)->offset;
   return TARN_OK;
@@ -125,8 +124,7 @@ static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size)
         cache->large[i] = cache->large[i + 1];
       }
       heap->extents[extent].state = TARNI_BLOCK_LIVE;
-      tarni_count(&cache->large_allocs, 1);
-      tarni_count(&cache->large_alloc_bytes, size);
+      tarni_count_large_alloc(cache, size);
       return extent;
     }
   }
@@ -159,21 +157,35 @@ static tarn_status large_alloc(tarn_heap *heap, tarni_cache *cache, uint64_t byt
   return large_miss(heap, cache, size, tarni_max(alignment, TARNI_GRANULE), block);
 }
 
+tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                              tarn_stream stream, tarn_ptr *block) {
+  if (heap->buckets != NULL) { /* such a heap has no caches, so nothing ever hits */
+    return tarni_bucket_alloc(heap, bytes, alignment, stream, block);
+  }
+  const uint64_t least = tarni_max(bytes, alignment);
+  bool is_large = bytes > TARNI_SMALL_MAX;
+  if (alignment > TARNI_ALIGNMENT) {
+    /* A block whose size is a power of two lies at a multiple of it, up to the granule. */
+    is_large = alignment > TARNI_GRANULE || least > TARNI_SHARED_BLOCK_MAX;
+    bytes = is_large ? bytes : (uint64_t)1 << (tarni_log2(least - 1) + 1);
+  }
+  tarni_cache *cache;
+  TARN_TRY(tarni_cache_find(heap, stream, &cache));
+  return is_large ? large_alloc(heap, cache, bytes, alignment, block)
+                  : small_miss(heap, cache, tarni_class_of(bytes), block);
+}
+
 /* Everything but a small hit in the hot cache. */
-TARNI_SLOW static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, tarn_stream stream,
-                                         tarn_ptr *block) {
+TARNI_SLOW static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                                         tarn_stream stream, tarn_ptr *block) {
   *block = 0;
   TARN_TRY(tarni_heap_given(heap, "tarn_alloc"));
   if (bytes == 0) {
     return TARN_OK;
   }
-  if (heap->buckets != NULL) { /* such a heap has no caches, so nothing ever hits */
-    return tarni_bucket_alloc(heap, bytes, TARNI_ALIGNMENT, stream, block);
-  }
-  tarni_cache *cache;
-  TARN_TRY(tarni_cache_find(heap, stream, &cache));
-  return bytes > TARNI_SMALL_MAX ? large_alloc(heap, cache, bytes, TARNI_GRANULE, block)
-                                 : small_miss(heap, cache, tarni_class_of(bytes), block);
+  TARNI_PAYS(&heap->calls);
+  return tarni_is_watched(heap) ? tarni_watch_alloc(heap, bytes, alignment, stream, block)
+                                : tarni_alloc_plain(heap, bytes, alignment, stream, block);
 }
 
 tarn_status tarn_alloc(tarn_heap *heap, uint64_t bytes, tarn_stream stream, tarn_ptr *block) {
@@ -190,7 +202,7 @@ tarn_status tarn_alloc(tarn_heap *heap, uint64_t bytes, tarn_stream stream, tarn
       return TARN_OK;
     }
   }
-  return alloc_slow(heap, bytes, stream, block);
+  return alloc_slow(heap, bytes, TARNI_ALIGNMENT, stream, block);
 }
 
 tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
@@ -205,15 +217,10 @@ tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_t alignme
   if (alignment <= TARNI_ALIGNMENT || bytes == 0) {
     return tarn_alloc(heap, bytes, stream, block);
   }
-  if (heap->buckets != NULL) {
-    return tarni_bucket_alloc(heap, bytes, alignment, stream, block);
-  }
-  /* A block whose size is a power of two lies at a multiple of it, up to the granule. */
   const uint64_t least = tarni_max(bytes, alignment);
-  if (alignment <= TARNI_GRANULE && least <= TARNI_SHARED_BLOCK_MAX) {
+  if (alignment <= TARNI_GRANULE && least <= TARNI_SHARED_BLOCK_MAX && heap->buckets == NULL &&
+      !tarni_is_watched(heap)) {
     return tarn_alloc(heap, (uint64_t)1 << (tarni_log2(least - 1) + 1), stream, block);
   }
-  tarni_cache *cache;
-  TARN_TRY(tarni_cache_find(heap, stream, &cache));
-  return large_alloc(heap, cache, bytes, alignment, block);
+  return alloc_slow(heap, bytes, alignment, stream, block);
 }

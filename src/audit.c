@@ -16,9 +16,11 @@ typedef struct audit {
   tarn_heap *heap;
   uint64_t used, free, busy, leaving; /* bytes of memory by the kind of extent it is in */
   uint64_t live, live_blocks;
-  uint64_t n_treed;   /* extents that belong into a tree */
-  uint64_t n_marked;  /* live blocks that say that they have uses */
-  uint32_t *granules; /* by chunk: those in slabs */
+  uint64_t class_blocks[TARNI_CLASS_COUNT];   /* live ones */
+  tarni_large_counts large[TARNI_LARGE_ROWS]; /* live ones, as if just allocated */
+  uint64_t n_treed;                           /* extents that belong into a tree */
+  uint64_t n_marked;                          /* live blocks that say that they have uses */
+  uint32_t *granules;                         /* by chunk: those in slabs */
 } audit;
 
 static tarn_status differ(const char *what, uint64_t counted, uint64_t found) {
@@ -56,6 +58,8 @@ static void count_live(audit *sum, const tarni_extent *slab) {
     const bool is_live = slab->state == TARNI_BLOCK_LIVE;
     sum->live += is_live ? slab->size : 0;
     sum->live_blocks += is_live;
+    sum->large[tarni_large_row(slab->size)].allocs += is_live;
+    sum->large[tarni_large_row(slab->size)].alloc_bytes += is_live ? slab->size : 0;
     sum->n_marked += is_live && slab->has_uses;
     return;
   }
@@ -63,6 +67,7 @@ static void count_live(audit *sum, const tarni_extent *slab) {
     const uint8_t state = heap->states[(slab->offset >> 8) + (uint64_t)i * slab->block_bytes_256];
     sum->live += state != 0 ? (uint64_t)slab->block_bytes_256 << 8 : 0;
     sum->live_blocks += state != 0;
+    sum->class_blocks[slab->class_index] += state != 0;
     sum->n_marked += (state & TARNI_SMALL_USED) != 0;
   }
 }
@@ -334,6 +339,22 @@ tarn_status tarni_audit_lanes(const tarn_heap *heap) {
 
 /* ---- All ---- */
 
+/* What the caches have counted, size by size. */
+static tarn_status check_counts(const audit *sum) {
+  const tarni_counts counts = tarni_counts_locked(sum->heap);
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    TARN_TRY(compare("live blocks of a class", counts.allocs[i] - counts.frees[i],
+                     sum->class_blocks[i]));
+  }
+  for (uint32_t i = 0; i < TARNI_LARGE_ROWS; i++) {
+    const tarni_large_counts *large = &counts.large[i];
+    TARN_TRY(compare("large blocks of a size", large->allocs - large->frees, sum->large[i].allocs));
+    TARN_TRY(compare("bytes in large blocks of a size", large->alloc_bytes - large->free_bytes,
+                     sum->large[i].alloc_bytes));
+  }
+  return TARN_OK;
+}
+
 static tarn_status check_all(audit *sum) {
   tarn_heap *heap = sum->heap;
   TARN_TRY(check_zone(sum, &heap->zones[0]));
@@ -343,10 +364,14 @@ static tarn_status check_all(audit *sum) {
   TARN_TRY(tarni_audit_uses(heap, sum->n_marked));
   TARN_TRY(check_chunks(sum));
   TARN_TRY(tarni_audit_lanes(heap));
+  TARN_TRY(check_counts(sum));
   const tarn_heap_stats stats = tarni_stats_locked(heap);
   TARN_TRY(compare("bytes in slabs", heap->used_bytes, sum->used));
   TARN_TRY(compare("live bytes", stats.live_bytes, sum->live));
   TARN_TRY(compare("live blocks", stats.live_blocks, sum->live_blocks));
+  if (heap->n_exact != 0) {
+    TARN_TRY(compare("live bytes of exact scopes", heap->exact_live, sum->live));
+  }
   return compare("physical bytes", stats.reserved_bytes,
                  sum->used + sum->free + sum->busy + sum->leaving + heap->quarantined_bytes);
 }

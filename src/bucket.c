@@ -214,14 +214,17 @@ tarn_ptr tarni_bucket_hand_out_locked(tarn_heap *heap, tarni_index index, uint64
   grant->order = (tarni_order){0};
   grant->alignment = alignment;
   grant->address = tarni_align_up(grant->base, tarni_max(alignment, 1));
-  heap->allocs++;
-  heap->alloc_bytes += grant->bytes;
+  tarni_grant_counts(heap, grant->bytes)->allocs++;
+  tarni_grant_counts(heap, grant->bytes)->alloc_bytes += grant->bytes;
   return grant->address;
 }
 
 bool tarni_bucket_is_over_locked(const tarn_heap *heap, uint64_t size) {
   const uint64_t limit = heap->buckets->settings.live_limit;
-  const uint64_t live = heap->alloc_bytes - heap->free_bytes + heap->buckets->promised_bytes;
+  if (limit == UINT64_MAX) {
+    return false;
+  }
+  const uint64_t live = tarni_live_locked(heap) + heap->buckets->promised_bytes;
   return live > limit || size > limit - live;
 }
 
@@ -318,8 +321,8 @@ tarn_status tarni_bucket_free(tarn_heap *heap, tarn_ptr block, tarn_stream strea
   if (grant != NULL && !has_uses) {
     tarni_order order = {0};
     (void)tarni_order_add(&order, lane, tarni_ticket_locked(heap, lane));
-    heap->frees++;
-    heap->free_bytes += grant->bytes;
+    tarni_grant_counts(heap, grant->bytes)->frees++;
+    tarni_grant_counts(heap, grant->bytes)->free_bytes += grant->bytes;
     tarni_bucket_keep_locked(heap, index, &order);
   }
   const bool is_full = heap->buckets->n_doomed != 0;
@@ -341,8 +344,8 @@ uint64_t tarni_bucket_pend_locked(tarn_heap *heap, tarn_ptr block) {
   }
   grant->state = TARNI_GRANT_PENDING;
   grant->has_uses = false;
-  heap->frees++;
-  heap->free_bytes += grant->bytes;
+  tarni_grant_counts(heap, grant->bytes)->frees++;
+  tarni_grant_counts(heap, grant->bytes)->free_bytes += grant->bytes;
   return grant->bytes;
 }
 

@@ -66,7 +66,7 @@ static tarn_status promise(bucket_search *at) {
   tarni_lock_acquire(&heap->lock);
   at->is_promised = !tarni_bucket_is_over_locked(heap, at->need->size);
   heap->buckets->promised_bytes += at->is_promised ? at->need->size : 0;
-  const uint64_t live = heap->alloc_bytes - heap->free_bytes;
+  const uint64_t live = tarni_live_locked(heap);
   tarni_lock_release(&heap->lock);
   at->is_over = !at->is_promised;
   if (at->is_promised) {
@@ -145,7 +145,7 @@ static tarn_status make_grant(bucket_search *at) {
   if (index != 0) {
     tarni_lock_acquire(&heap->lock);
     tarni_bucket_join_locked(heap, index);
-    heap->misses++;
+    heap->gone.misses++;
     hand_out_locked(at, index);
     tarni_lock_release(&heap->lock);
   }

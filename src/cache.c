@@ -114,7 +114,7 @@ void tarni_caches_revoke_locked(tarn_heap *heap) {
 
 void tarni_caches_allow_locked(tarn_heap *heap) {
   for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
-    atomic_store_explicit(&cache->is_revoked, 0, memory_order_release);
+    atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap), memory_order_release);
   }
 }
 
@@ -133,22 +133,6 @@ void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_fin
 
 /* ---- Caches of a thread ---- */
 
-static void cache_retire_counts(tarn_heap *heap, tarni_cache *cache) {
-  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
-    const uint64_t allocs = atomic_load_explicit(&cache->stacks[i].allocs, memory_order_relaxed);
-    const uint64_t frees = atomic_load_explicit(&cache->stacks[i].frees, memory_order_relaxed);
-    heap->allocs += allocs;
-    heap->frees += frees;
-    heap->alloc_bytes += allocs * tarni_class_size(i);
-    heap->free_bytes += frees * tarni_class_size(i);
-  }
-  heap->allocs += atomic_load_explicit(&cache->large_allocs, memory_order_relaxed);
-  heap->frees += atomic_load_explicit(&cache->large_frees, memory_order_relaxed);
-  heap->alloc_bytes += atomic_load_explicit(&cache->large_alloc_bytes, memory_order_relaxed);
-  heap->free_bytes += atomic_load_explicit(&cache->large_free_bytes, memory_order_relaxed);
-  heap->misses += atomic_load_explicit(&cache->misses, memory_order_relaxed);
-}
-
 static void cache_unlink_locked(tarn_heap *heap, const tarni_cache *cache) {
   tarni_cache **link = &heap->caches;
   while (*link != cache) {
@@ -164,7 +148,7 @@ static void cache_destroy(tarni_cache *cache) {
 
 /* The heap forgets an empty cache, but not what it has counted. */
 static void cache_forget_locked(tarn_heap *heap, tarni_cache *cache) {
-  cache_retire_counts(heap, cache);
+  tarni_counts_add(&heap->gone, cache);
   cache_unlink_locked(heap, cache);
 }
 
@@ -311,6 +295,7 @@ tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **
   cache->next_in_thread = thread_caches;
   thread_caches = cache;
   tarni_lock_acquire(&heap->lock);
+  atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap), memory_order_relaxed);
   cache->next_in_heap = heap->caches;
   heap->caches = cache;
   tarni_lock_release(&heap->lock);
@@ -326,7 +311,7 @@ void tarni_caches_close(tarn_heap *heap) {
   while (heap->caches != NULL) {
     tarni_cache *cache = heap->caches;
     heap->caches = cache->next_in_heap;
-    cache_retire_counts(heap, cache);
+    tarni_counts_add(&heap->gone, cache);
     atomic_store_explicit(&cache->heap, TARNI_NO_HEAP, memory_order_relaxed);
   }
   tarni_lock_release(&heap->lock);

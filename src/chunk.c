@@ -38,6 +38,7 @@ void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, boo
   const uint64_t end = offset + size;
   heap->used_bytes = is_used ? heap->used_bytes + size : heap->used_bytes - size;
   heap->used_peak_bytes = tarni_max(heap->used_peak_bytes, heap->used_bytes);
+  heap->recent_used_peak = tarni_max(heap->recent_used_peak, heap->used_bytes);
   while (offset < end) {
     const tarni_index index = heap->units[offset / heap->unit];
     tarn_assert(index != 0 && "a slab lies on chunks");

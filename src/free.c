@@ -57,7 +57,7 @@ static void large_release_locked(tarn_heap *heap, tarni_cache *cache, tarni_inde
 /* The cache is full: its oldest block makes room. */
 static void large_replace(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
   tarni_lock_acquire(&heap->lock);
-  if (size > FREE_LARGE_KEEP_MAX) {
+  if (size > FREE_LARGE_KEEP_MAX || tarni_is_watched(heap)) {
     large_release_locked(heap, cache, index);
   } else {
     if (cache->n_large == TARNI_LARGE_CACHED) {
@@ -75,8 +75,7 @@ static void large_replace(tarn_heap *heap, tarni_cache *cache, tarni_index index
 static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   const uint64_t size = extent->size;
-  tarni_count(&cache->large_frees, 1);
-  tarni_count(&cache->large_free_bytes, size);
+  tarni_count_large_free(cache, size);
   if (extent->has_uses) {
     return tarni_uses_free(heap, extent->offset, cache->lane);
   }
@@ -124,8 +123,12 @@ TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for
   const bool is_small = slab->class_index != TARNI_CLASS_COUNT;
   const bool has_uses =
       is_small ? (heap->states[offset >> 8] & TARNI_SMALL_USED) != 0 : slab->has_uses;
-  heap->frees++;
-  heap->free_bytes += block.bytes;
+  if (is_small) {
+    heap->gone.frees[slab->class_index]++;
+  } else {
+    heap->gone.large[tarni_large_row(block.bytes)].frees++;
+    heap->gone.large[tarni_large_row(block.bytes)].free_bytes += block.bytes;
+  }
   if (is_small && !has_uses) {
     heap->states[offset >> 8] = 0;
     tarni_bin_put_locked(heap, lane, slab->class_index, (uint32_t)(offset >> 8));
@@ -139,21 +142,9 @@ TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for
   return has_uses ? tarni_uses_free(heap, offset, lane) : TARN_OK;
 }
 
-static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
-  if (block == 0) {
-    return TARN_OK;
-  }
-  TARN_TRY(tarni_heap_given(heap, "tarn_free"));
+tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   if (heap->buckets != NULL) {
-    return tarni_bucket_free(heap, block, stream);
-  }
-  const uint64_t offset = block - heap->base;
-  const bool is_small =
-      offset < heap->small_end && offset % TARNI_ALIGNMENT == 0 && heap->states[offset >> 8] != 0;
-  const tarni_index large =
-      offset >= heap->small_end && offset < heap->size ? large_at(heap, offset) : 0;
-  if (!is_small && large == 0) {
-    return tarni_block_refuse(heap, block, "tarn_free");
+    return tarni_bucket_free(heap, offset, stream);
   }
   tarni_cache *cache;
   const tarn_status status = tarni_cache_find(heap, stream, &cache);
@@ -161,8 +152,27 @@ static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream
     return free_bare(heap, offset, stream);
   }
   TARN_TRY(status);
-  return is_small ? small_free(heap, cache, (uint32_t)(offset >> 8))
-                  : large_free(heap, cache, large);
+  return offset < heap->small_end
+             ? small_free(heap, cache, (uint32_t)(offset >> 8))
+             : large_free(heap, cache, heap->pages[offset >> TARNI_GRANULE_LOG2]);
+}
+
+static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
+  if (block == 0) {
+    return TARN_OK;
+  }
+  TARN_TRY(tarni_heap_given(heap, "tarn_free"));
+  TARNI_PAYS(&heap->calls);
+  const uint64_t offset = block - heap->base;
+  const bool is_small =
+      offset < heap->small_end && offset % TARNI_ALIGNMENT == 0 && heap->states[offset >> 8] != 0;
+  const tarni_index large =
+      offset >= heap->small_end && offset < heap->size ? large_at(heap, offset) : 0;
+  if (!is_small && large == 0 && heap->buckets == NULL) {
+    return tarni_block_refuse(heap, block, "tarn_free");
+  }
+  return tarni_is_watched(heap) ? tarni_watch_free(heap, offset, stream)
+                                : tarni_free_plain(heap, offset, stream);
 }
 
 tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {

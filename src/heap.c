@@ -172,6 +172,7 @@ static tarn_status heap_make(const tarn_heap_config *config, const tarni_setting
   heap->fork = tarni_fork_count();
   tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
   tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);
+  TARNI_PAYS(&heap->calls);
   const tarn_status status = heap_open(heap, settings);
   if (status != TARN_OK) {
     heap_close(heap);
@@ -230,6 +231,7 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
     return TARN_OK;
   }
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_destroy"));
+  TARNI_PAYS(&heap->calls);
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
   tarni_lock_acquire(&heap->grow);
@@ -241,6 +243,7 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
     return status;
   }
   tarni_caches_close(heap);
+  tarni_scopes_close(heap);
   if (n_live != NULL) {
     *n_live = stats.live_blocks;
   }
@@ -309,6 +312,7 @@ static tarn_status trim_chunks_grow(tarn_heap *heap, uint64_t keep_bytes) {
 
 tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_trim"));
+  TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->grow);
   do {
     tarni_uses_reap_grow(heap);
@@ -320,6 +324,7 @@ tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
 }
 
 tarn_status tarni_heap_trim_ready(tarn_heap *heap, uint64_t keep) {
+  TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->grow);
   tarni_shortage_reap_grow(heap);
   tarni_lock_acquire(&heap->lock);
@@ -373,6 +378,7 @@ static uint64_t reserve_piece(const tarn_heap *heap) {
 
 tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_reserve"));
+  TARNI_PAYS(&heap->calls);
   TARN_TRY(reserve_check(heap, bytes));
   tarn_status status = TARN_OK;
   tarni_lock_acquire(&heap->grow);
@@ -394,6 +400,7 @@ tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
 
 tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
   TARN_TRY(tarni_heap_given(heap, "tarn_stream_retire"));
+  TARNI_PAYS(&heap->calls);
   tarni_index lane;
   TARN_TRY(tarni_lane_known(heap, stream, &lane));
   if (lane == 0) {

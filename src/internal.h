@@ -5,6 +5,7 @@
 #ifndef TARNI_INTERNAL_H
 #define TARNI_INTERNAL_H
 
+#include "base/bits.h"
 #include "base/error.h"
 #include "tarn/pinned.h"
 #include "types.h"
@@ -292,6 +293,46 @@ tarn_status tarni_audit_lanes(const tarn_heap *heap);
 /* Every entry of uses is a live block's; there are so many of them. */
 tarn_status tarni_audit_uses(const tarn_heap *heap, uint64_t n_marked);
 
+static inline uint32_t tarni_large_row(uint64_t size) {
+  return tarni_log2(size >> TARNI_GRANULE_LOG2);
+}
+
+/* Blocks that are grants are counted by the logarithm of their bytes, under the lock. */
+static inline tarni_large_counts *tarni_grant_counts(tarn_heap *heap, uint64_t bytes) {
+  return &heap->gone.large[tarni_min(tarni_log2(bytes), TARNI_LARGE_ROWS - 1)];
+}
+
+static inline void tarni_count_large_alloc(tarni_cache *cache, uint64_t size) {
+  tarni_large_churn *churn = &cache->churn[tarni_large_row(size)];
+  tarni_count(&churn->allocs, 1);
+  tarni_count(&churn->alloc_bytes, size);
+}
+
+static inline void tarni_count_large_free(tarni_cache *cache, uint64_t size) {
+  tarni_large_churn *churn = &cache->churn[tarni_large_row(size)];
+  tarni_count(&churn->frees, 1);
+  tarni_count(&churn->free_bytes, size);
+}
+
+/* ---- alloc.c, free.c: what watched calls come down to ---- */
+/* pre: bytes is not 0; alignment is a power of two up to 2 MiB. */
+tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                              tarn_stream stream, tarn_ptr *block);
+/* pre: a live block begins at the offset; of a heap with buckets, any address. */
+tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream stream);
+
+/* ---- watch.c: heaps that look at every call ---- */
+/* From here on every allocation and free comes to the functions below, until as many have ended. */
+void tarni_watch_begin_locked(tarn_heap *heap);
+void tarni_watch_end_locked(tarn_heap *heap);
+tarn_status tarni_watch_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                              tarn_stream stream, tarn_ptr *block);
+tarn_status tarni_watch_free(tarn_heap *heap, uint64_t offset, tarn_stream stream);
+
+static inline bool tarni_is_watched(const tarn_heap *heap) {
+  return atomic_load_explicit(&heap->n_watchers, memory_order_relaxed) != 0;
+}
+
 /* ---- shortage.c: the ladder ---- */
 /* Takes note of all that is complete by now: blocks, retired streams. */
 void tarni_shortage_note_grow(tarn_heap *heap);
@@ -334,5 +375,21 @@ tarn_heap *tarni_pinned_heap(tarn_pinned *pool);
 
 /* ---- stats.c: what was counted ---- */
 tarn_heap_stats tarni_stats_locked(const tarn_heap *heap);
+/* Adds what a cache has counted. */
+void tarni_counts_add(tarni_counts *sum, const tarni_cache *cache);
+/* What all caches, those that are gone included, have counted: while no other call is under way, or
+ * at one moment whatever others do. */
+tarni_counts tarni_counts_locked(const tarn_heap *heap);
+tarni_counts tarni_counts_exactly_locked(tarn_heap *heap);
+/* Their sums. */
+tarni_large_counts tarni_counts_total(const tarni_counts *counts);
+/* Live bytes of a heap without caches. */
+uint64_t tarni_live_locked(const tarn_heap *heap);
+
+/* ---- scope_stats.c: statistics of a region ---- */
+/* Notes a change of live bytes, where somebody wants the exact peak. */
+void tarni_scopes_note_locked(tarn_heap *heap, uint64_t alloc_bytes, uint64_t free_bytes);
+/* The heap goes: its scopes that did not end are nobody's. */
+void tarni_scopes_close(tarn_heap *heap);
 
 #endif

@@ -237,17 +237,6 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   return is_shortage(status) && error.status != TARN_OK ? tarni_fail_again(&error) : status;
 }
 
-static uint64_t largest_free_locked(const tarn_heap *heap) {
-  uint64_t largest = 0;
-  for (uint32_t zone = 0; zone < 2 && heap->buckets == NULL; zone++) {
-    for (uint32_t tree = 1; tree < heap->max_lanes + 2; tree++) {
-      const tarni_index root = heap->zones[zone].trees[tree];
-      largest = root != 0 ? tarni_max(largest, heap->extents[root].largest) : largest;
-    }
-  }
-  return largest;
-}
-
 /* What the caller gets for its request: a small one does not get all of what is needed for it. */
 static uint64_t block_bytes(const tarni_need *need) {
   return need->class_index != TARNI_CLASS_COUNT ? tarni_class_size(need->class_index) : need->size;
@@ -258,9 +247,7 @@ static tarn_status shortage_fail(tarn_heap *heap, tarn_status status, uint64_t b
                                  const tarn_error *cause) {
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
-  tarni_lock_acquire(&heap->lock);
-  const uint64_t largest = largest_free_locked(heap);
-  tarni_lock_release(&heap->lock);
+  const uint64_t largest = stats.largest_free_bytes;
   const tarni_facts facts = {.device = heap->port->device.name,
                              .requested_bytes = bytes,
                              .available_bytes = largest,

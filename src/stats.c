@@ -5,40 +5,69 @@
  * threads are too busy for that they are kept out of their caches for a moment. */
 #include <string.h>
 
+#include "base/bits.h"
 #include "internal.h"
-
-typedef struct stat_sum {
-  uint64_t allocs, frees, alloc_bytes, free_bytes, misses;
-} stat_sum;
 
 /* Acquires, so that one sum is made after the other. */
 static uint64_t load(const _Atomic uint64_t *counter) {
   return atomic_load_explicit(counter, memory_order_acquire);
 }
 
-/* What all caches, those that are gone included, have counted. */
-static stat_sum sum_locked(const tarn_heap *heap) {
-  stat_sum sum = {.allocs = heap->allocs,
-                  .frees = heap->frees,
-                  .alloc_bytes = heap->alloc_bytes,
-                  .free_bytes = heap->free_bytes,
-                  .misses = heap->misses};
+void tarni_counts_add(tarni_counts *sum, const tarni_cache *cache) {
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    sum->allocs[i] += load(&cache->stacks[i].allocs);
+    sum->frees[i] += load(&cache->stacks[i].frees);
+  }
+  for (uint32_t i = 0; i < TARNI_LARGE_ROWS; i++) {
+    const tarni_large_churn *churn = &cache->churn[i];
+    sum->large[i].allocs += load(&churn->allocs);
+    sum->large[i].frees += load(&churn->frees);
+    sum->large[i].alloc_bytes += load(&churn->alloc_bytes);
+    sum->large[i].free_bytes += load(&churn->free_bytes);
+  }
+  sum->misses += load(&cache->misses);
+}
+
+tarni_counts tarni_counts_locked(const tarn_heap *heap) {
+  tarni_counts sum = heap->gone;
   for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
-    for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
-      const uint64_t allocs = load(&cache->stacks[i].allocs);
-      const uint64_t frees = load(&cache->stacks[i].frees);
-      sum.allocs += allocs;
-      sum.frees += frees;
-      sum.alloc_bytes += allocs * tarni_class_size(i);
-      sum.free_bytes += frees * tarni_class_size(i);
-    }
-    sum.allocs += load(&cache->large_allocs);
-    sum.frees += load(&cache->large_frees);
-    sum.alloc_bytes += load(&cache->large_alloc_bytes);
-    sum.free_bytes += load(&cache->large_free_bytes);
-    sum.misses += load(&cache->misses);
+    tarni_counts_add(&sum, cache);
   }
   return sum;
+}
+
+tarni_counts tarni_counts_exactly_locked(tarn_heap *heap) {
+  const tarni_counts first = tarni_counts_locked(heap);
+  const tarni_counts second = tarni_counts_locked(heap);
+  if (memcmp(&first, &second, sizeof(first)) == 0) {
+    return first;
+  }
+  tarni_caches_revoke_locked(heap);
+  const tarni_counts exact = tarni_counts_locked(heap);
+  tarni_caches_allow_locked(heap);
+  return exact;
+}
+
+tarni_large_counts tarni_counts_total(const tarni_counts *counts) {
+  tarni_large_counts total = {0};
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    total.allocs += counts->allocs[i];
+    total.frees += counts->frees[i];
+    total.alloc_bytes += counts->allocs[i] * tarni_class_size(i);
+    total.free_bytes += counts->frees[i] * tarni_class_size(i);
+  }
+  for (uint32_t i = 0; i < TARNI_LARGE_ROWS; i++) {
+    total.allocs += counts->large[i].allocs;
+    total.frees += counts->large[i].frees;
+    total.alloc_bytes += counts->large[i].alloc_bytes;
+    total.free_bytes += counts->large[i].free_bytes;
+  }
+  return total;
+}
+
+uint64_t tarni_live_locked(const tarn_heap *heap) {
+  const tarni_large_counts total = tarni_counts_total(&heap->gone);
+  return total.alloc_bytes - total.free_bytes;
 }
 
 /* Bytes in blocks that a lost lane has freed or that wait for it. */
@@ -84,40 +113,49 @@ static uint64_t lost_bytes_locked(const tarn_heap *heap) {
   return bytes;
 }
 
-static tarn_heap_stats stats_of(const tarn_heap *heap, stat_sum sum) {
-  const uint64_t live = sum.alloc_bytes - sum.free_bytes;
+/* The largest piece of memory that belongs to no block. */
+static uint64_t largest_free_locked(const tarn_heap *heap) {
+  uint64_t largest = 0;
+  for (uint32_t zone = 0; zone < 2 && heap->buckets == NULL; zone++) {
+    const tarni_index *trees = heap->zones[zone].trees;
+    for (uint32_t tree = 1; tree <= heap->n_lanes; tree++) {
+      largest = tarni_max(largest, heap->extents[trees[tree]].largest);
+    }
+    largest = tarni_max(largest, heap->extents[trees[1 + heap->max_lanes]].largest);
+  }
+  return largest;
+}
+
+static tarn_heap_stats stats_of(const tarn_heap *heap, const tarni_counts *counts) {
+  const tarni_large_counts total = tarni_counts_total(counts);
+  const uint64_t live = total.alloc_bytes - total.free_bytes;
+  const uint64_t free_bytes = heap->reserved_bytes - heap->used_bytes;
+  const uint64_t largest = largest_free_locked(heap);
   return (tarn_heap_stats){.size = sizeof(tarn_heap_stats),
                            .live_bytes = live,
-                           .live_blocks = sum.allocs - sum.frees,
+                           .live_blocks = total.allocs - total.frees,
                            .cached_bytes = heap->used_bytes - live - heap->pending_bytes,
                            .pending_bytes = heap->pending_bytes,
-                           .free_bytes = heap->reserved_bytes - heap->used_bytes,
+                           .free_bytes = free_bytes,
                            .reserved_bytes = heap->reserved_bytes,
                            .reserved_peak_bytes = heap->reserved_peak_bytes,
                            .quarantined_bytes = heap->quarantined_bytes + lost_bytes_locked(heap),
                            .limit_bytes = heap->limit_bytes,
-                           .allocations = sum.allocs,
-                           .frees = sum.frees,
-                           .misses = sum.misses,
+                           .allocations = total.allocs,
+                           .frees = total.frees,
+                           .misses = counts->misses,
                            .moved_chunks = heap->moved_chunks,
-                           .waits = heap->waits};
+                           .waits = heap->waits,
+                           .used_bytes = heap->used_bytes,
+                           .used_peak_bytes = heap->used_peak_bytes,
+                           .largest_free_bytes = largest,
+                           .fragmentation =
+                               free_bytes != 0 ? 1.0 - (double)largest / (double)free_bytes : 0.0};
 }
 
 tarn_heap_stats tarni_stats_locked(const tarn_heap *heap) {
-  return stats_of(heap, sum_locked(heap));
-}
-
-/* Sums that were true at one moment. */
-static stat_sum sum_exactly_locked(tarn_heap *heap) {
-  const stat_sum first = sum_locked(heap);
-  const stat_sum second = sum_locked(heap);
-  if (memcmp(&first, &second, sizeof(first)) == 0) {
-    return first;
-  }
-  tarni_caches_revoke_locked(heap);
-  const stat_sum exact = sum_locked(heap);
-  tarni_caches_allow_locked(heap);
-  return exact;
+  const tarni_counts counts = tarni_counts_locked(heap);
+  return stats_of(heap, &counts);
 }
 
 tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats) {
@@ -125,7 +163,19 @@ tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats) {
   TARN_TRY(tarni_struct_out(stats, &empty, sizeof(empty), "tarn_heap_get_stats"));
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_get_stats"));
   tarni_lock_acquire(&heap->lock);
-  const tarn_heap_stats now = stats_of(heap, sum_exactly_locked(heap));
+  const tarni_counts counts = tarni_counts_exactly_locked(heap);
+  const tarn_heap_stats now = stats_of(heap, &counts);
   tarni_lock_release(&heap->lock);
   return tarni_struct_out(stats, &now, sizeof(now), "tarn_heap_get_stats");
+}
+
+tarn_status tarn_heap_get_calls(tarn_heap *heap, tarn_call_counts *counts) {
+  tarn_call_counts full = {.size = sizeof(full)};
+  TARN_TRY(tarni_struct_out(counts, &full, sizeof(full), "tarn_heap_get_calls"));
+  TARN_TRY(tarni_heap_given(heap, "tarn_heap_get_calls"));
+  for (int i = 0; i < TARN_CALL_COUNT; i++) {
+    full.calls[i] = load(&heap->calls.calls[i]);
+    full.nanoseconds[i] = load(&heap->calls.nanoseconds[i]);
+  }
+  return tarni_struct_out(counts, &full, sizeof(full), "tarn_heap_get_calls");
 }

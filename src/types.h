@@ -156,6 +156,27 @@ typedef struct tarni_uses {
   tarni_order_entry lanes[];
 } tarni_uses;
 
+/* ---- Counts ---- */
+
+/* Large blocks are counted by the logarithm of their granules. */
+enum { TARNI_LARGE_ROWS = 48 };
+
+typedef struct tarni_large_counts {
+  uint64_t allocs, frees, alloc_bytes, free_bytes;
+} tarni_large_counts;
+
+/* What was handed out and given back, by class and by the size of large blocks. */
+typedef struct tarni_counts {
+  uint64_t allocs[TARNI_CLASS_COUNT], frees[TARNI_CLASS_COUNT];
+  tarni_large_counts large[TARNI_LARGE_ROWS];
+  uint64_t misses;
+} tarni_counts;
+
+/* The same for large blocks, counted by one thread. */
+typedef struct tarni_large_churn {
+  _Atomic uint64_t allocs, frees, alloc_bytes, free_bytes;
+} tarni_large_churn;
+
 /* ---- Caches ---- */
 
 typedef struct tarni_stack { /* free blocks of one class: offsets / 256 */
@@ -181,9 +202,8 @@ typedef struct tarni_cache {
   _Atomic uint32_t is_busy;    /* the owner is inside */
   _Atomic uint32_t is_revoked; /* somebody else is, or waits to be */
   /* owner writes, others read: */
-  _Atomic uint64_t large_allocs, large_frees;
-  _Atomic uint64_t large_alloc_bytes, large_free_bytes;
   _Atomic uint64_t misses;
+  tarni_large_churn churn[TARNI_LARGE_ROWS];
   /* owner, or whoever has revoked it: */
   tarni_stack stacks[TARNI_CLASS_COUNT];
   tarni_large large[TARNI_LARGE_CACHED]; /* the oldest first */
@@ -319,11 +339,18 @@ struct tarn_heap {
   uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes;
   uint64_t quarantined_bytes;           /* of unfinished growths; part of reserved_bytes */
   uint64_t used_bytes, used_peak_bytes; /* in slabs */
+  /* peaks since a scope of statistics last began or ended (scope_stats.c): */
+  uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;
   uint64_t moved_chunks, waits;
-  /* of caches that are gone: */
-  uint64_t allocs, frees, alloc_bytes, free_bytes, misses;
+  tarni_counts gone; /* what caches have counted that are gone */
+  tarn_stats_scope *scopes;
+  uint32_t n_exact;    /* of them, those that want the exact peak of live bytes */
+  uint64_t exact_live; /* while there is one: live bytes after each call */
   /* lock DRIVER: */
   tarni_lock grow;
+  /* atomic: */
+  _Atomic uint32_t n_watchers; /* changed under lock HEAP; not 0: no hits, see watch.c */
+  tarni_tally calls;           /* of the driver, on the heap's account */
 };
 
 /* The byte of a small block's first 256 bytes; 0 for all others. */

@@ -17,6 +17,7 @@ static const tool_command commands[] = {
      tool_probe},
     {"replay",
      "[--json] [--device NAME] [--stealing never|short|always] [--capacity BYTES] [--fit] "
+     "[--stats] "
      "[--repeat N] [--seed N] FILE...",
      "Replays recorded programs (text or .gz) through the heap and says what they needed.",
      tool_replay},

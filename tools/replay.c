@@ -83,6 +83,9 @@ static void print_row_json(const replay_options *options, const replay_row *row)
   tool_json_number("waits", result->stats.waits);
   print_calls_json("calls", &result->first);
   print_calls_json("calls_last_repeat", &result->last);
+  if (options->plan.has_stats) {
+    replay_stats_print_json(result);
+  }
   printf("}\n");
 }
 
@@ -165,6 +168,9 @@ static int replay_trace(const replay_options *options, replay_row *row, size_t *
       print_head(options, &row->result.device);
     }
     print_row(options, row);
+    if (options->plan.has_stats) {
+      replay_stats_print(&row->result);
+    }
   }
   ++*n_rows;
   (void)fflush(stdout);
@@ -247,6 +253,7 @@ int tool_replay(const tool_command *command, int argc, char **argv) {
   const tool_argument arguments[] = {
       {"--json", &options.is_json, NULL},
       {"--fit", &options.is_fit, NULL},
+      {"--stats", &options.plan.has_stats, NULL},
       {"--device", &has_device, &options.plan.device},
       {"--stealing", &has_stealing, &texts.stealing},
       {"--capacity", &has_capacity, &texts.capacity},

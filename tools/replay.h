@@ -14,6 +14,7 @@ typedef struct replay_plan {
   uint64_t capacity_bytes; /* of the simulated GPU, else the heap's limit; 0: as it comes */
   uint64_t seed;           /* of the simulated GPU */
   uint64_t n_passes;       /* how often the trace runs through one heap */
+  bool has_stats;          /* the first pass is watched closely, and takes longer */
 } replay_plan;
 
 /* Driver calls that the heap made, by kind; what the replay asks for itself is not among them. */
@@ -36,6 +37,10 @@ typedef struct replay_result {
   uint64_t violations;      /* findings of the oracle; 0 on a real GPU */
   char finding[256];        /* the first of them */
   tarn_heap_stats stats;    /* after the last pass */
+  /* Where the plan has them: of the first pass, and when it first had its peak of live bytes. */
+  tarn_stats_scope_result scope;
+  tarn_heap_stats peak_stats;
+  tarn_heap_histogram peak_histogram;
 } replay_result;
 
 /* Runs the trace. False: it could not be run at all, or something else than a shortage of memory
@@ -47,5 +52,10 @@ bool replay_run(const char *name, const trace *t, const replay_plan *plan, repla
  * and of the last trial afterwards. *fit_bytes is 0 when no capacity was found to be enough. */
 bool replay_fit(const char *name, const trace *t, const replay_plan *plan, replay_result *result,
                 uint64_t *fit_bytes);
+
+/* replay_stats.c: what a plan with statistics has found, as text and as a member of a JSON object.
+ */
+void replay_stats_print(const replay_result *result);
+void replay_stats_print_json(const replay_result *result);
 
 #endif

@@ -27,6 +27,8 @@ typedef struct replay {
   uint32_t n_streams;
   tarn_ptr *blocks; /* by number; 0: not live */
   uint64_t owners;  /* blocks so far: each has an owner of its own */
+  tarn_stats_scope *scope;
+  uint64_t live_bytes; /* of the first pass, where its statistics are wanted */
   progress progress;
   uint64_t n_shown;
 } replay;
@@ -166,6 +168,31 @@ static tarn_status give_rest_back(replay *r, size_t n_events) {
   return status;
 }
 
+/* Looks at the heap when the trace first has its peak of live bytes. */
+static void watch_peak(replay *r, const trace_event *event) {
+  replay_result *result = r->result;
+  r->live_bytes += event->kind == TRACE_ALLOC ? event->bytes : -event->bytes;
+  if (r->live_bytes == r->trace->live_peak_bytes && result->peak_histogram.size == 0) {
+    result->peak_histogram.size = sizeof(result->peak_histogram);
+    result->peak_stats.size = sizeof(result->peak_stats);
+    (void)tarn_heap_get_histogram(r->heap, &result->peak_histogram);
+    (void)tarn_heap_get_stats(r->heap, &result->peak_stats);
+  }
+}
+
+static tarn_status begin_scope(replay *r) {
+  const tarn_stats_scope_config config = {.size = sizeof(config), .is_exact = true};
+  return r->plan->has_stats ? tarn_stats_scope_begin(r->heap, &config, &r->scope) : TARN_OK;
+}
+
+static void end_scope(replay *r) {
+  if (r->scope != NULL) {
+    r->result->scope.size = sizeof(r->result->scope);
+    (void)tarn_stats_scope_end(r->scope, &r->result->scope);
+    r->scope = NULL;
+  }
+}
+
 static tarn_status run_pass(replay *r) {
   const trace *t = r->trace;
   tarn_status status = TARN_OK;
@@ -173,6 +200,9 @@ static tarn_status run_pass(replay *r) {
   for (; i < t->n_events && status == TARN_OK; i++) {
     const trace_event *event = &t->events[i];
     status = event->kind == TRACE_ALLOC ? allocate(r, event) : give_back(r, event);
+    if (r->scope != NULL) {
+      watch_peak(r, event);
+    }
     if (i % PROGRESS_EVENTS == 0) {
       progress_show(&r->progress, r->n_shown + i);
     }
@@ -205,9 +235,11 @@ static tarn_status run_passes(replay *r, uint64_t limit_bytes) {
     const uint64_t start_ns = progress_now_ns();
     if (status == TARN_OK && r->heap == NULL) {
       status = create_heap(r, limit_bytes);
+      status = status == TARN_OK ? begin_scope(r) : status;
     }
     if (status == TARN_OK) {
       status = run_pass(r);
+      end_scope(r);
     }
     if (status == TARN_OK) {
       const uint64_t pass_ns = progress_now_ns() - start_ns;

@@ -163,9 +163,86 @@ typedef struct tarn_heap_stats {
   uint64_t misses; /* of those allocations, not served by the thread's own cache */
   uint64_t moved_chunks;
   uint64_t waits; /* GPU-side waits between streams */
+  /* Physical memory in blocks of any state, and its peak. The peak of live_bytes alone is not
+   * counted: it would take a line of memory that all threads write. It is at most this one, and a
+   * scope of statistics counts it where that is asked for. */
+  uint64_t used_bytes;
+  uint64_t used_peak_bytes;
+  uint64_t largest_free_bytes; /* of free_bytes, the largest piece */
+  double fragmentation;        /* 1 - largest_free_bytes / free_bytes; 0: all in one piece */
 } tarn_heap_stats;
 
 TARN_API tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats);
+
+/* The driver calls that the heap made, by kind, and their time; tarn_device_get_calls has those of
+ * all users of the device. */
+TARN_API tarn_status tarn_heap_get_calls(tarn_heap *heap, tarn_call_counts *counts);
+
+/* Blocks of one size: of a class of small blocks, or large ones of at least this size and less than
+ * twice it. */
+typedef struct tarn_histogram_row {
+  uint64_t block_bytes;
+  uint64_t live_blocks;
+  uint64_t live_bytes;
+  uint64_t cached_blocks;  /* freed, kept for their stream */
+  uint64_t pending_blocks; /* freed, waiting for a fence */
+  uint64_t allocations;    /* calls so far */
+  uint64_t frees;
+} tarn_histogram_row;
+
+enum { TARN_HISTOGRAM_CAPACITY = 128 };
+
+typedef struct tarn_heap_histogram {
+  size_t size;
+  uint64_t n_rows; /* sizes that were ever allocated, smallest first; small classes, then large */
+  tarn_histogram_row rows[TARN_HISTOGRAM_CAPACITY];
+} tarn_heap_histogram;
+
+/* As it was at one moment. Takes a time that grows with the number of slabs. */
+TARN_API tarn_status tarn_heap_get_histogram(tarn_heap *heap, tarn_heap_histogram *histogram);
+
+/* ---- Scopes of statistics -------------------------------------------------------------------
+ * What happens in a region of a program: begin, end, and the difference. Any number of scopes may
+ * be open at once, in any threads, nested or not; each counts what all threads do. A scope costs a
+ * hit nothing, unless it is exact. */
+typedef struct tarn_stats_scope tarn_stats_scope;
+
+typedef struct tarn_stats_scope_config {
+  size_t size;
+  /* The exact peak of live bytes: as long as such a scope is open no call is a hit, all of them
+   * take the heap's lock. A call that is under way in another thread while the scope begins may be
+   * missed. */
+  bool is_exact;
+} tarn_stats_scope_config;
+
+typedef struct tarn_stats_scope_result {
+  size_t size;
+  uint64_t allocations;
+  uint64_t frees;
+  uint64_t allocated_bytes; /* as the heap rounds them */
+  uint64_t freed_bytes;
+  uint64_t misses;
+  uint64_t moved_chunks;
+  uint64_t waits;
+  uint64_t driver_calls; /* that the heap made */
+  uint64_t driver_ns;
+  uint64_t live_begin_bytes;
+  uint64_t live_end_bytes;
+  uint64_t live_peak_bytes; /* exact where is_exact; else the larger of the two before it, which is
+                               no more than the peak, as used_peak_bytes is no less */
+  uint64_t used_peak_bytes; /* exact, always: see tarn_heap_stats */
+  uint64_t reserved_begin_bytes;
+  uint64_t reserved_end_bytes;
+  uint64_t reserved_peak_bytes; /* exact, always */
+  bool is_exact;
+} tarn_stats_scope_result;
+
+/* config may be NULL. */
+TARN_API tarn_status tarn_stats_scope_begin(tarn_heap *heap, const tarn_stats_scope_config *config,
+                                            tarn_stats_scope **scope);
+/* Ends the scope, which is gone then. result may be NULL. NULL as a scope is ignored, with an empty
+ * result. TARN_STATE, and the scope is gone all the same, when its heap was destroyed before it. */
+TARN_API tarn_status tarn_stats_scope_end(tarn_stats_scope *scope, tarn_stats_scope_result *result);
 
 /* Recomputes everything from the structures and compares it with the counters. TARN_CORRUPT, with
  * the first difference in the message, when they disagree. No other call may be under way. */

@@ -21,6 +21,8 @@
 
 enum { PORT_NAME_CAPACITY = 256 };
 
+_Thread_local tarni_tally *tarni_port_payer;
+
 /* A name taken apart: "cuda" and "cuda:0" give the same. */
 typedef struct port_name {
   const tarni_port_table *table;

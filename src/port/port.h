@@ -205,10 +205,47 @@ extern const tarni_port_table tarni_port_cuda;
 extern const tarni_port_table tarni_port_sim;
 extern const tarni_port_table tarni_port_host;
 
+/* Driver calls on somebody's account, beside the device's own. */
+typedef struct tarni_tally {
+  _Atomic uint64_t calls[TARN_CALL_COUNT];
+  _Atomic uint64_t nanoseconds[TARN_CALL_COUNT];
+} tarni_tally;
+
+/* On whose account this thread calls the driver now; NULL: nobody's. Set by TARNI_PAYS. */
+extern _Thread_local tarni_tally *tarni_port_payer __attribute__((tls_model("initial-exec")));
+
+static inline tarni_tally *tarni_port_pay_begin(tarni_tally *payer) {
+  tarni_tally *before = tarni_port_payer;
+  tarni_port_payer = payer;
+  return before;
+}
+
+static inline void tarni_port_pay_end(tarni_tally *const *before) {
+  tarni_port_payer = *before;
+}
+
+/* From here to the end of the block the calls of this thread are on the account `payer`. */
+#define TARNI_PAYS(payer)                                                                          \
+  __attribute__((cleanup(tarni_port_pay_end), unused)) tarni_tally *const paid_before =            \
+      tarni_port_pay_begin(payer)
+
+/* For the ports: notes the duration of a driver call, or more of it. */
+static inline void tarni_port_count_ns(tarni_port *port, tarn_call call, uint64_t nanoseconds) {
+  tarni_tally *payer = tarni_port_payer;
+  atomic_fetch_add_explicit(&port->nanoseconds[call], nanoseconds, memory_order_relaxed);
+  if (payer != NULL) {
+    atomic_fetch_add_explicit(&payer->nanoseconds[call], nanoseconds, memory_order_relaxed);
+  }
+}
+
 /* For the ports: notes one driver call of the given duration. */
 static inline void tarni_port_count(tarni_port *port, tarn_call call, uint64_t nanoseconds) {
+  tarni_tally *payer = tarni_port_payer;
   atomic_fetch_add_explicit(&port->calls[call], 1, memory_order_relaxed);
-  atomic_fetch_add_explicit(&port->nanoseconds[call], nanoseconds, memory_order_relaxed);
+  if (payer != NULL) {
+    atomic_fetch_add_explicit(&payer->calls[call], 1, memory_order_relaxed);
+  }
+  tarni_port_count_ns(port, call, nanoseconds);
 }
 
 /* Opening by name ("cuda:0", "sim:80G,seed=7", NULL for the best there is) and closing; the same

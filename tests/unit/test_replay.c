@@ -104,6 +104,27 @@ static void what_is_counted(void) {
   trace_close(&t);
 }
 
+/* With statistics: the first pass by itself, and the heap as it was at the peak. */
+static void statistics(void) {
+  static replay_result result;
+  trace t;
+  const replay_plan plan = {.device = "sim", .seed = 3, .n_passes = 2, .has_stats = true};
+  REQUIRE(read_small(&t));
+  CHECK(replay_run("small", &t, &plan, &result));
+  CHECK_STATUS(result.status, TARN_OK);
+  CHECK(result.scope.is_exact);
+  CHECK_EQ(result.scope.allocations, 3); /* one of no bytes is none */
+  CHECK_EQ(result.scope.frees, 3);
+  CHECK_EQ(result.scope.live_peak_bytes, t.live_peak_bytes);
+  CHECK_EQ(result.scope.live_end_bytes, 0);
+  CHECK_EQ(result.scope.reserved_peak_bytes, result.reserved_peak_bytes);
+  CHECK_EQ(result.peak_stats.live_bytes, t.live_peak_bytes);
+  CHECK_EQ(result.peak_histogram.n_rows, 2);
+  CHECK_EQ(result.peak_histogram.rows[1].live_bytes, 67108864);
+  CHECK_EQ(result.violations, 0);
+  trace_close(&t);
+}
+
 /* Too little memory is a result, not a failure, and leaves nothing behind for the oracle. */
 static void shortage(void) {
   static replay_result result;
@@ -177,6 +198,33 @@ static void replay_as_json(void) {
   /* One object a line. */
   const char *end = strchr(output, '\n');
   CHECK(end != NULL && end[1] == '{' && strchr(end + 1, '\n')[1] == '\0');
+  CHECK_EQ(remove(trace_path), 0);
+}
+
+static void replay_with_statistics(void) {
+  static const char *const texts[] = {"pass 1: 3 allocations of 67.0 MiB",
+                                      "most live at once 67 MiB",
+                                      "fragmentation",
+                                      "BLOCK",
+                                      "64 MiB          1",
+                                      "DRIVER CALL",
+                                      "reserve                     1"};
+  char arguments[256];
+  if (cannot_run()) {
+    return;
+  }
+  write_trace();
+  (void)snprintf(arguments, sizeof(arguments), "replay --device sim --stats %s", trace_path);
+  CHECK_EQ(run_tool(arguments), 0);
+  for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+    if (!CHECK_HAS(output, texts[i])) {
+      test_note("printed: %s", output);
+    }
+  }
+  (void)snprintf(arguments, sizeof(arguments), "replay --device sim --stats --json %s", trace_path);
+  CHECK_EQ(run_tool(arguments), 0);
+  CHECK_HAS(output, "\"stats\": {\"allocations\": 3, ");
+  CHECK_HAS(output, "\"histogram\": [{\"block_bytes\": 2097152, \"live_blocks\": 1, ");
   CHECK_EQ(remove(trace_path), 0);
 }
 
@@ -265,11 +313,13 @@ static void wrong_words(void) {
 
 static const test_case cases[] = {
     {"replay: what is counted", what_is_counted},
+    {"replay: statistics", statistics},
     {"replay: shortage", shortage},
     {"replay: a device that is not there", a_device_that_is_not_there},
     {"replay: the smallest capacity", fitting},
     {"replay: as JSON", replay_as_json},
     {"replay: as a table", replay_as_a_table},
+    {"replay: with statistics", replay_with_statistics},
     {"bench: the list, and random allocations", benches},
     {"bench: pairs", pairs},
     {"replay, bench: wrong use", wrong_words},

@@ -109,7 +109,7 @@ static bool fault_strikes(sim_device *device, tarn_call call) {
 
 void tarni_sim_charge_ns(sim_device *device, tarn_call call, uint64_t nanoseconds) {
   device->now_ns += nanoseconds;
-  atomic_fetch_add_explicit(&device->port.nanoseconds[call], nanoseconds, memory_order_relaxed);
+  tarni_port_count_ns(&device->port, call, nanoseconds);
 }
 
 void tarni_sim_charge(sim_device *device, tarn_call call, uint64_t n_more, uint64_t size) {
