@@ -4,8 +4,6 @@
  * every n, once and for good. The call says so and changes nothing, the pool agrees with itself,
  * nothing is handed out too early, and once the fault is over the same calls succeed and nothing
  * leaks. */
-#include <string.h>
-
 #include "fault/fault_memory.h"
 #include "support/rig.h"
 #include "support/test.h"
@@ -54,7 +52,8 @@ static void take(pinned_world *w, uint64_t bytes, int stream) {
     return;
   }
   rig_own(&w->rig, (uintptr_t)block, bytes, &w->blocks[w->n_blocks]);
-  memset(block, 0x5a, bytes);
+  rig_host_fill(block, 0x5a, 1);
+  rig_host_fill((char *)block + bytes - 1, 0x5a, 1);
   rig_touch(&w->rig, &w->blocks[w->n_blocks], w->rig.streams[stream], true);
   w->n_blocks++;
 }

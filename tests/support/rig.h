@@ -50,6 +50,11 @@ void rig_own(rig *r, tarn_ptr address, uint64_t bytes, rig_block *block);
 /* Uses the block by a kernel on the stream. */
 void rig_touch(const rig *r, const rig_block *block, tarn_stream stream, bool is_write);
 
+/* Writes and compares host memory that the thread sanitizer does not know about, and must not be
+ * asked about: memory of the simulated GPU and of pinned pools. */
+void rig_host_fill(void *memory, uint8_t value, uint64_t bytes);
+bool rig_host_is(const void *memory, uint8_t value, uint64_t bytes);
+
 uint64_t rig_calls(const rig *r); /* driver calls so far, of all kinds */
 tarn_heap_stats rig_stats(const rig *r);
 tarn_sim_state rig_state(const rig *r);

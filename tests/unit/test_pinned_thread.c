@@ -62,7 +62,7 @@ static void pool_close(shared_pool *at) {
   rig_close(&at->rig);
 }
 
-/* A block with the owner's mark in its first and last byte. */
+/* A block full of its owner's mark. */
 typedef struct marked {
   unsigned char *block;
   uint64_t bytes;
@@ -80,11 +80,11 @@ static void marked_take(shared_pool *at, marked *m, uint64_t bytes, unsigned cha
   const uint64_t live = atomic_fetch_add(&at->live, bytes) + bytes;
   at->n_failed += at->live_limit != 0 && live > at->live_limit;
   *m = (marked){.block = block, .bytes = bytes, .mark = mark};
-  m->block[0] = m->block[bytes - 1] = mark;
+  rig_host_fill(block, mark, bytes);
 }
 
 static void marked_give(shared_pool *at, marked *m, tarn_stream stream, bool is_on_stream) {
-  at->n_failed += m->block[0] != m->mark || m->block[m->bytes - 1] != m->mark;
+  at->n_failed += !rig_host_is(m->block, m->mark, m->bytes);
   atomic_fetch_sub(&at->live, m->bytes);
   const tarn_status status = is_on_stream ? tarn_pinned_free_on(at->pool, m->block, stream)
                                           : tarn_pinned_free(at->pool, m->block);
@@ -218,7 +218,7 @@ static void any_order(const char *device) {
     const uint64_t bytes = tarni_rng_below(&rng, (uint64_t)1 << tarni_rng_below(&rng, 21)) + 1;
     void *memory = NULL;
     REQUIRE_OK(tarn_pinned_alloc(pool, bytes, &memory));
-    memset(memory, round, bytes); /* the host may, at once */
+    rig_host_fill(memory, (uint8_t)round, bytes); /* the host may, at once */
     rig_own(&r, (uintptr_t)memory, bytes, block);
     stream = r.streams[block->owner % 3];
     rig_touch(&r, block, stream, true);
@@ -266,7 +266,7 @@ static void forked(void) {
   REQUIRE(pool_open(&at, 0, 0));
   void *block = NULL;
   REQUIRE_OK(tarn_pinned_alloc(at.pool, 5000, &block));
-  memset(block, 9, 5000);
+  rig_host_fill(block, 9, 5000);
   const pid_t child = fork();
   if (child == 0) {
     (void)alarm(20);
@@ -275,7 +275,7 @@ static void forked(void) {
   int status = 0;
   REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-  CHECK_EQ(((unsigned char *)block)[4999], 9);
+  CHECK(rig_host_is(block, 9, 5000));
   CHECK_OK(tarn_pinned_free(at.pool, block));
   pool_close(&at);
 }
