@@ -14,9 +14,9 @@
 typedef struct host_range {
   struct host_range *next;
   const tarni_port_table *driver;
-  uint64_t first, bytes;
-  tarn_pinned *pool; /* NULL: registered by a caller */
-  bool is_busy;      /* the driver is at work on it */
+  uint64_t first, bytes; /* bytes is 0 for a pool of the driver's allocations, all over the place */
+  tarn_pinned *pool;     /* NULL: registered by a caller */
+  bool is_busy;          /* the driver is at work on it */
 } host_range;
 
 static tarni_lock host_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
@@ -39,8 +39,10 @@ static void watch_forks(void) {
 static host_range *range_overlapping(const tarni_port_table *driver, uint64_t first,
                                      uint64_t bytes) {
   for (host_range *range = first_range; range != NULL; range = range->next) {
-    if (range->driver == driver && range->first < first + bytes &&
-        first < range->first + range->bytes) {
+    const bool is_there = range->bytes != 0
+                              ? range->first < first + bytes && first < range->first + range->bytes
+                              : tarn_pinned_owns(range->pool, (const void *)(uintptr_t)first, 1);
+    if (range->driver == driver && is_there) {
       return range;
     }
   }
@@ -234,8 +236,8 @@ bool tarn_host_is_pinned(tarn_device *device, const void *pointer, uint64_t byte
   tarni_lock_acquire(&host_lock);
   const host_range *range = range_overlapping(port->table, first, 1);
   const bool is = range != NULL && !range->is_busy &&
-                  bytes <= range->bytes - (first - range->first) &&
-                  (range->pool == NULL || tarn_pinned_owns(range->pool, pointer, bytes));
+                  (range->pool != NULL ? tarn_pinned_owns(range->pool, pointer, bytes)
+                                       : bytes <= range->bytes - (first - range->first));
   tarni_lock_release(&host_lock);
   return is;
 }

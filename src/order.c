@@ -444,7 +444,8 @@ static bool lanes_are_complete(const tarn_heap *heap, uint32_t n) {
 /* Plain memory is given back only when all work of the device is complete. */
 static tarn_status device_await(tarn_heap *heap) {
   tarn_ptr plain;
-  TARN_TRY(tarni_port_plain_alloc(heap->port, heap->unit, &plain));
+  const uint64_t bytes = heap->is_fixed ? TARNI_GRANULE : heap->unit;
+  TARN_TRY(tarni_port_plain_alloc(heap->port, bytes, &plain));
   return tarni_port_plain_free(heap->port, plain);
 }
 

@@ -7,7 +7,11 @@
  *
  * A pool with a limit on live or cached bytes counts them itself: `live_bytes` is raised before a
  * block is handed out and lowered after it is back, so that it is never less than the truth and
- * the limit holds whatever other threads do. */
+ * the limit holds whatever other threads do.
+ *
+ * Where memory of the host cannot be registered, or is to be write-combined, or to be kept by
+ * powers of two, the heap is one of whole allocations of the driver (bucket.c), which counts for
+ * itself. */
 #include "internal.h"
 
 #include <stdlib.h>
@@ -28,6 +32,7 @@ struct tarn_pinned {
 #define PINNED_REGION_MIN ((uint64_t)2 << 20)
 #define PINNED_REGION_MAX ((uint64_t)1 << 30)
 #define PINNED_REGION_DEFAULT ((uint64_t)32 << 20)
+#define PINNED_POWER_CACHED ((uint64_t)128 << 20)
 
 enum {
   PINNED_FLAGS =
@@ -41,6 +46,12 @@ static tarn_status pinned_refuse(tarn_status status, const char *remedy, const c
                                  uint64_t number) {
   return tarni_fail(status, "tarn_pinned_create", NULL, remedy, "%s %llu", what,
                     (unsigned long long)number);
+}
+
+/* Whether the pool is to be one of the driver's own allocations. */
+static bool wants_driver(const tarn_pinned_config *config) {
+  return config->rounding != TARN_PINNED_CLASSES ||
+         (config->flags & TARN_PINNED_WRITE_COMBINED) != 0;
 }
 
 static tarn_status config_check(const tarn_pinned_config *config) {
@@ -58,11 +69,10 @@ static tarn_status config_check(const tarn_pinned_config *config) {
     return pinned_refuse(TARN_INVALID, "Pass a power of two from 2097152 to 1073741824, or 0.",
                          "region_bytes is", region);
   }
-  if (config->rounding != TARN_PINNED_CLASSES ||
-      (config->flags & TARN_PINNED_WRITE_COMBINED) != 0) {
-    return pinned_refuse(TARN_UNSUPPORTED, "Use regions, which are the default.",
-                         "whole allocations of the driver are not there yet: rounding",
-                         (uint64_t)config->rounding);
+  if (wants_driver(config) && (config->flags & TARN_PINNED_NODE) != 0) {
+    return pinned_refuse(
+        TARN_UNSUPPORTED, "Leave the rounding and write-combined memory alone, or name no node.",
+        "the driver's own allocations cannot be placed on memory node", config->numa_node);
   }
   return TARN_OK;
 }
@@ -79,22 +89,45 @@ static uint64_t region_of(const tarn_pinned_config *config) {
   return tarni_max(PINNED_REGION_MIN, tarni_min(share, PINNED_REGION_DEFAULT));
 }
 
+/* A heap of regions. */
+static tarn_heap_config region_config(const tarn_pinned_config *config, const tarni_port *port) {
+  const uint64_t half = tarni_max(port->device.total_bytes / 2, port->device.granularity_bytes);
+  return (tarn_heap_config){.size = sizeof(tarn_heap_config),
+                            .limit_bytes = config->limit_bytes != 0 ? config->limit_bytes : half,
+                            .stealing = TARN_STEAL_NEVER};
+}
+
+/* A heap of the driver's own allocations. By powers of two it keeps 128 MiB, and of each size as
+ * many as fit into that, at least one and at most 1024, unless the config says otherwise. */
+static tarn_heap_config driver_config(const tarn_pinned_config *config, const tarni_port *port) {
+  const bool is_by_power = config->rounding == TARN_PINNED_POWER_OF_TWO;
+  tarn_heap_config heap = region_config(config, port);
+  heap.backing = TARN_BACKING_PLAIN;
+  heap.preset = is_by_power ? TARN_PRESET_POWER_BUCKETS : TARN_PRESET_NONE;
+  heap.live_limit_bytes = config->live_limit_bytes;
+  heap.cached_limit_bytes = config->cached_limit_bytes;
+  if (is_by_power && config->cached_limit_bytes == 0) {
+    heap.cached_limit_bytes = PINNED_POWER_CACHED;
+  }
+  return heap;
+}
+
 static tarn_status pinned_open(tarn_pinned *pool) {
   const tarn_pinned_config *config = &pool->config;
   const tarni_host_config host = {.region_bytes = region_of(config),
                                   .node = config->numa_node,
                                   .has_node = (config->flags & TARN_PINNED_NODE) != 0,
-                                  .has_small_pages =
-                                      (config->flags & TARN_PINNED_SMALL_PAGES) != 0};
+                                  .has_small_pages = (config->flags & TARN_PINNED_SMALL_PAGES) != 0,
+                                  .is_write_combined =
+                                      (config->flags & TARN_PINNED_WRITE_COMBINED) != 0};
   tarni_port *port;
   TARN_TRY(tarni_port_host_open(config->device, &host, &port));
-  tarn_heap_config heap_config = {.size = sizeof(heap_config),
-                                  .limit_bytes = config->limit_bytes,
-                                  .stealing = TARN_STEAL_NEVER};
-  if (heap_config.limit_bytes == 0) {
-    heap_config.limit_bytes = tarni_max(port->device.total_bytes / 2, host.region_bytes);
-  }
-  TARN_TRY(tarni_heap_create_on(&heap_config, port, &pool->heap));
+  const bool is_driver = wants_driver(config) || !tarni_port_host_can_register(port);
+  const tarn_heap_config heap =
+      is_driver ? driver_config(config, port) : region_config(config, port);
+  pool->is_counted =
+      !is_driver && (config->live_limit_bytes != 0 || config->cached_limit_bytes != 0);
+  TARN_TRY(tarni_heap_create_on(&heap, port, &pool->heap));
   return tarni_host_add_pool(pool, tarni_port_host_device(port), pool->heap->base,
                              pool->heap->size);
 }
@@ -116,7 +149,6 @@ tarn_status tarn_pinned_create(const tarn_pinned_config *config, tarn_pinned **o
                       "no host memory for a pool (%zu bytes)", sizeof(*pool));
   }
   pool->config = known;
-  pool->is_counted = known.live_limit_bytes != 0 || known.cached_limit_bytes != 0;
   const tarn_status status = pinned_open(pool);
   if (status != TARN_OK) {
     tarn_error error = {.size = sizeof(error)};
@@ -185,6 +217,16 @@ static bool block_size_of(uint64_t bytes, uint64_t alignment, uint64_t *size) {
     return true;
   }
   return tarni_align_up_checked(bytes, TARNI_GRANULE, size);
+}
+
+/* The size of a live block that begins there; 0: there is none. */
+static uint64_t block_size_at(tarn_pinned *pool, const void *block) {
+  const uint64_t offset = (uintptr_t)block - pool->heap->base;
+  tarni_block found = {0};
+  tarni_lock_acquire(&pool->heap->lock);
+  const bool is_block = tarni_block_find_locked(pool->heap, offset, &found);
+  tarni_lock_release(&pool->heap->lock);
+  return is_block && found.is_live && found.offset == offset ? found.bytes : 0;
 }
 
 /* Counts so many bytes as live, unless that would pass the limit. */
@@ -257,11 +299,9 @@ static tarn_status alloc_plain(tarn_pinned *pool, uint64_t bytes, uint64_t align
 }
 
 /* All of the block, what is beyond the request included. */
-static void block_zero(tarn_pinned *pool, void *block, uint64_t bytes, uint64_t alignment) {
-  uint64_t size;
-  if ((pool->config.flags & TARN_PINNED_ZEROED) != 0 && block != NULL &&
-      block_size_of(bytes, alignment, &size)) {
-    memset(block, 0, size);
+static void block_zero(tarn_pinned *pool, void *block) {
+  if ((pool->config.flags & TARN_PINNED_ZEROED) != 0 && block != NULL) {
+    memset(block, 0, block_size_at(pool, block));
   }
 }
 
@@ -277,7 +317,7 @@ TARNI_SLOW static tarn_status alloc_counted(tarn_pinned *pool, uint64_t bytes, u
   if (!pool->is_counted || bytes == 0 || !tarni_is_pow2(alignment) ||
       !block_size_of(bytes, alignment, &size)) {
     TARN_TRY(alloc_plain(pool, bytes, alignment, block)); /* or what is wrong with it */
-    block_zero(pool, *block, bytes, alignment);
+    block_zero(pool, *block);
     return TARN_OK;
   }
   if (!live_raise(pool, size)) {
@@ -288,7 +328,7 @@ TARNI_SLOW static tarn_status alloc_counted(tarn_pinned *pool, uint64_t bytes, u
     live_lower(pool, size);
     return status;
   }
-  block_zero(pool, *block, bytes, alignment);
+  block_zero(pool, *block);
   return TARN_OK;
 }
 
@@ -309,16 +349,6 @@ tarn_status tarn_pinned_alloc_aligned(tarn_pinned *pool, uint64_t bytes, uint64_
 }
 
 /* ---- Freeing ---- */
-
-/* The size of a live block that begins there; 0: there is none. */
-static uint64_t block_size_at(tarn_pinned *pool, const void *block) {
-  const uint64_t offset = (uintptr_t)block - pool->heap->base;
-  tarni_block found = {0};
-  tarni_lock_acquire(&pool->heap->lock);
-  const bool is_block = tarni_block_find_locked(pool->heap, offset, &found);
-  tarni_lock_release(&pool->heap->lock);
-  return is_block && found.is_live && found.offset == offset ? found.bytes : 0;
-}
 
 /* Gives regions back that the limit on cached memory does not let the pool keep. Waits for nothing.
  * pre: live_bytes no longer has what was freed. */
@@ -391,7 +421,7 @@ bool tarn_pinned_owns(tarn_pinned *pool, const void *pointer, uint64_t bytes) {
     return false;
   }
   const uint64_t offset = (uintptr_t)pointer - pool->heap->base;
-  if (offset >= pool->heap->size || bytes == 0) {
+  if ((offset >= pool->heap->size && pool->heap->buckets == NULL) || bytes == 0) {
     return false;
   }
   tarni_block found = {0};

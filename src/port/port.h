@@ -265,6 +265,9 @@ typedef struct tarni_host_config {
 tarn_status tarni_port_host_open(const char *device, const tarni_host_config *config,
                                  tarni_port **port);
 tarni_port *tarni_port_host_device(tarni_port *port);
+/* Whether the device pins memory of the host, tried on a page: without that there are no chunks,
+ * only plain memory. */
+bool tarni_port_host_can_register(tarni_port *port);
 
 /* The entries, as the library calls them: arguments checked, results checked. */
 tarn_status tarni_port_info(tarni_port *port, uint64_t *free_bytes, uint64_t *total_bytes);

@@ -370,6 +370,130 @@ static void zeroed(void) {
   pool_close(&r, pool);
 }
 
+/* ---- The driver's own allocations ---- */
+
+/* What every pool does, whatever it is made of. */
+static void use_pool(tarn_pinned *pool, const rig *r) {
+  static const uint64_t bytes[] = {1, 300, 5000, 70000, 3 << 20};
+  char *blocks[5];
+  for (int i = 0; i < 5; i++) {
+    REQUIRE_OK(tarn_pinned_alloc(pool, bytes[i], (void **)&blocks[i]));
+    CHECK_EQ((uintptr_t)blocks[i] % 256, 0);
+    rig_host_fill(blocks[i], (uint8_t)(i + 7), bytes[i]);
+    CHECK(tarn_host_is_pinned(r->device, blocks[i], bytes[i]));
+    CHECK_STATUS(tarn_host_register(r->device, blocks[i], bytes[i]), TARN_STATE);
+  }
+  void *aligned_block = NULL;
+  REQUIRE_OK(tarn_pinned_alloc_aligned(pool, 100, 1 << 16, &aligned_block));
+  CHECK_EQ((uintptr_t)aligned_block % (1 << 16), 0);
+  CHECK_OK(tarn_pinned_free(pool, aligned_block));
+  CHECK_STATUS(tarn_pinned_free(pool, blocks[3] + 256), TARN_INTERIOR);
+  for (int i = 0; i < 5; i++) {
+    CHECK(rig_host_is(blocks[i], (uint8_t)(i + 7), bytes[i]));
+    CHECK_OK(i % 2 == 0 ? tarn_pinned_free(pool, blocks[i])
+                        : tarn_pinned_free_on(pool, blocks[i], r->streams[0]));
+    CHECK(tarn_pinned_free(pool, blocks[i]) != TARN_OK);
+    CHECK(!tarn_host_is_pinned(r->device, blocks[i], 1));
+  }
+  CHECK_OK(tarn_pinned_check(pool));
+  CHECK_OK(tarn_pinned_trim(pool, 0));
+  CHECK_EQ(stats_of(pool).reserved_bytes, 0);
+}
+
+static void power_of_two(void) {
+  rig r;
+  tarn_pinned *pool = pool_open(&r,
+                                &(tarn_pinned_config){.size = sizeof(tarn_pinned_config),
+                                                      .rounding = TARN_PINNED_POWER_OF_TWO},
+                                1);
+  REQUIRE(pool != NULL);
+  use_pool(pool, &r);
+  void *block = NULL, *again = NULL;
+  REQUIRE_OK(tarn_pinned_alloc(pool, 5000, &block));
+  tarn_block_info info = {.size = sizeof(info)};
+  CHECK_OK(tarn_pinned_get_info(pool, block, &info));
+  CHECK_EQ(info.usable_bytes, 8192);
+  CHECK_OK(tarn_pinned_free(pool, block));
+  CHECK_EQ(stats_of(pool).cached_bytes, 8192);
+  const uint64_t calls = rig_calls(&r);
+  REQUIRE_OK(tarn_pinned_alloc(pool, 8000, &again));
+  CHECK(again == block);
+  CHECK_EQ(rig_calls(&r), calls);
+  CHECK_OK(tarn_pinned_free(pool, again));
+  /* 128 MiB are kept, and of each size as many as fit into that: one of 128 MiB, none above. */
+  REQUIRE_OK(tarn_pinned_alloc(pool, 200 * MIB, &block));
+  CHECK_OK(tarn_pinned_free(pool, block));
+  CHECK_EQ(stats_of(pool).reserved_bytes, 8192);
+  CHECK_EQ(tarni_bucket_slots(tarni_pinned_heap(pool), 128 * MIB), 1);
+  CHECK_EQ(tarni_bucket_slots(tarni_pinned_heap(pool), 256), 1024);
+  CHECK_EQ(tarni_bucket_slots(tarni_pinned_heap(pool), MIB), 128);
+  pool_close(&r, pool);
+}
+
+/* Limits of such a pool hold, too. */
+static void power_of_two_limits(void) {
+  rig r;
+  tarn_pinned *pool = pool_open(&r,
+                                &(tarn_pinned_config){.size = sizeof(tarn_pinned_config),
+                                                      .rounding = TARN_PINNED_POWER_OF_TWO,
+                                                      .live_limit_bytes = 4 * 8192,
+                                                      .cached_limit_bytes = 2 * 8192},
+                                1);
+  REQUIRE(pool != NULL);
+  void *blocks[4], *more = &r;
+  for (int i = 0; i < 4; i++) {
+    REQUIRE_OK(tarn_pinned_alloc(pool, 8000, &blocks[i]));
+  }
+  CHECK_STATUS(tarn_pinned_alloc(pool, 1, &more), TARN_LIMIT);
+  CHECK(more == NULL);
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(tarn_pinned_free(pool, blocks[i]));
+    CHECK(stats_of(pool).cached_bytes <= 2 * 8192);
+  }
+  CHECK_EQ(stats_of(pool).reserved_bytes, 2 * 8192);
+  pool_close(&r, pool);
+}
+
+static void write_combined(void) {
+  rig r;
+  tarn_pinned *pool =
+      pool_open(&r,
+                &(tarn_pinned_config){.size = sizeof(tarn_pinned_config),
+                                      .flags = TARN_PINNED_WRITE_COMBINED | TARN_PINNED_ZEROED},
+                1);
+  REQUIRE(pool != NULL);
+  CHECK(tarni_pinned_heap(pool)->buckets != NULL);
+  use_pool(pool, &r);
+  pool_close(&r, pool);
+  const tarn_pinned_config both = {.size = sizeof(both),
+                                   .device = DEVICE,
+                                   .flags = TARN_PINNED_WRITE_COMBINED | TARN_PINNED_NODE};
+  CHECK_STATUS(tarn_pinned_create(&both, &pool), TARN_UNSUPPORTED);
+}
+
+/* A device or a driver that pins no memory of the host: the pool does without. */
+static void no_registration(void) {
+  static const char *const devices[] = {"sim:1G,register=off", "sim:1G,id=3"};
+  for (int i = 0; i < 2; i++) {
+    rig r;
+    REQUIRE(rig_open_device(&r, devices[i], 1));
+    if (i == 1) {
+      CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_HOST_REGISTER, 1, 0, 801));
+    }
+    const tarn_pinned_config config = {.size = sizeof(config), .device = devices[i]};
+    tarn_pinned *pool = NULL;
+    REQUIRE_OK(tarn_pinned_create(&config, &pool));
+    CHECK(tarni_pinned_heap(pool)->buckets != NULL);
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+    void *block = NULL;
+    REQUIRE_OK(tarn_pinned_alloc(pool, 100000, &block));
+    rig_host_fill(block, 1, 100000);
+    CHECK(tarn_host_is_pinned(r.device, block, 100000));
+    CHECK_OK(tarn_pinned_free(pool, block));
+    pool_close(&r, pool);
+  }
+}
+
 static void node(void) {
   tarn_pinned *pool = NULL;
   const tarn_pinned_config config = {.size = sizeof(config),
@@ -406,6 +530,10 @@ static const test_case cases[] = {
     {"cached_limit", cached_limit},
     {"zeroed", zeroed},
     {"node", node},
+    {"power_of_two", power_of_two},
+    {"power_of_two_limits", power_of_two_limits},
+    {"write_combined", write_combined},
+    {"no_registration", no_registration},
 };
 
 TEST_MAIN(cases)

@@ -207,7 +207,6 @@ static void any_order(const char *device) {
   rig_block blocks[8] = {{0}};
   for (int round = 0; round < 400; round++) {
     rig_block *block = &blocks[tarni_rng_below(&rng, 8)];
-    tarn_stream stream = r.streams[tarni_rng_below(&rng, 3)];
     if (block->address != 0) {
       CHECK_OK(tarn_sim_disown(r.device, block->address, block->bytes));
       CHECK_OK(tarn_pinned_free_on(pool, (void *)(uintptr_t)block->address,
@@ -220,8 +219,7 @@ static void any_order(const char *device) {
     REQUIRE_OK(tarn_pinned_alloc(pool, bytes, &memory));
     rig_host_fill(memory, (uint8_t)round, bytes); /* the host may, at once */
     rig_own(&r, (uintptr_t)memory, bytes, block);
-    stream = r.streams[block->owner % 3];
-    rig_touch(&r, block, stream, true);
+    rig_touch(&r, block, r.streams[block->owner % 3], true);
     CHECK_OK(tarn_sim_progress(r.device, tarni_rng_below(&rng, 3)));
   }
   for (int i = 0; i < 8; i++) {

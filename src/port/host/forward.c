@@ -121,6 +121,21 @@ tarn_status tarni_host_value_wait(tarni_port *port, tarn_stream stream, const ui
   return tarni_port_value_wait(tarni_host_device(port), stream, word, value);
 }
 
+tarn_status tarni_host_capture_nodes(tarni_port *port, tarn_stream stream, tarni_edge *edges,
+                                     uint32_t capacity, uint32_t *count) {
+  return tarni_port_capture_nodes(tarni_host_device(port), stream, edges, capacity, count);
+}
+
+tarn_status tarni_host_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
+                                   uint32_t capacity, uint32_t *count) {
+  return tarni_port_node_before(tarni_host_device(port), node, edges, capacity, count);
+}
+
+tarn_status tarni_host_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
+                                  tarn_stream stream) {
+  return tarni_port_copy_batch(tarni_host_device(port), copies, count, stream);
+}
+
 uint64_t tarni_host_now_ns(tarni_port *port) {
   return tarni_port_now_ns(tarni_host_device(port));
 }

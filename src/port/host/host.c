@@ -253,6 +253,9 @@ const tarni_port_table tarni_port_host = {
     .fill_sync = tarni_host_fill_sync,
     .value_write = tarni_host_value_write,
     .value_wait = tarni_host_value_wait,
+    .capture_nodes = tarni_host_capture_nodes,
+    .node_before = tarni_host_node_before,
+    .copy_batch = tarni_host_copy_batch,
     .now_ns = tarni_host_now_ns,
 };
 
@@ -305,4 +308,23 @@ tarn_status tarni_port_host_open(const char *device, const tarni_host_config *co
 tarni_port *tarni_port_host_device(tarni_port *port) {
   tarn_assert(port->table == &tarni_port_host);
   return tarni_host_device(port);
+}
+
+bool tarni_port_host_can_register(tarni_port *port) {
+  tarni_port *device = tarni_host_device(port);
+  uint64_t size;
+  if (!device->device.has_host_register) {
+    return false;
+  }
+  void *page = tarni_host_pages_one(&size);
+  if (page == NULL) {
+    return true; /* a shortage is for those to tell who need memory */
+  }
+  const tarn_status status = tarni_port_host_register(device, page, size);
+  if (status == TARN_OK && tarni_port_host_unregister(device, page) != TARN_OK &&
+      tarni_port_host_unregister(device, page) != TARN_OK) {
+    return true; /* the driver keeps the page, so it stays */
+  }
+  (void)tarni_host_pages_unreserve(page, size);
+  return status != TARN_UNSUPPORTED && status != TARN_DRIVER && status != TARN_INVALID;
 }

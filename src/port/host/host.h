@@ -40,6 +40,8 @@ uint64_t tarni_host_pages_free(void);
 bool tarni_host_pages_has_node(uint32_t node);
 /* Whether the system lets the process choose a node. */
 bool tarni_host_pages_can_bind(uint32_t node);
+/* One page of memory; NULL: none. tarni_host_pages_unreserve gives it back. */
+void *tarni_host_pages_one(uint64_t *size);
 void *tarni_host_pages_reserve(uint64_t size, uint64_t alignment);
 bool tarni_host_pages_unreserve(void *address, uint64_t size);
 /* Makes a reserved range memory that is there: every page of it. On failure it is as it was. */
@@ -84,6 +86,12 @@ tarn_status tarni_host_value_write(tarni_port *port, tarn_stream stream, uint64_
                                    uint64_t value);
 tarn_status tarni_host_value_wait(tarni_port *port, tarn_stream stream, const uint64_t *word,
                                   uint64_t value);
+tarn_status tarni_host_capture_nodes(tarni_port *port, tarn_stream stream, tarni_edge *edges,
+                                     uint32_t capacity, uint32_t *count);
+tarn_status tarni_host_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
+                                   uint32_t capacity, uint32_t *count);
+tarn_status tarni_host_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
+                                  tarn_stream stream);
 uint64_t tarni_host_now_ns(tarni_port *port);
 
 static inline tarni_port *tarni_host_device(tarni_port *port) {

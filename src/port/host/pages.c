@@ -78,14 +78,20 @@ static bool pages_bind(void *address, uint64_t size, uint32_t node) {
          0;
 }
 
+void *tarni_host_pages_one(uint64_t *size) {
+  *size = (uint64_t)sysconf(_SC_PAGESIZE);
+  void *page = raw_mmap(NULL, *size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
+  return page != MAP_FAILED ? page : NULL;
+}
+
 bool tarni_host_pages_can_bind(uint32_t node) {
-  const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-  void *probe = raw_mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS);
-  if (probe == MAP_FAILED) {
+  uint64_t size;
+  void *page = tarni_host_pages_one(&size);
+  if (page == NULL) {
     return false;
   }
-  const bool can = pages_bind(probe, page, node);
-  (void)syscall(SYS_munmap, probe, page);
+  const bool can = pages_bind(page, size, node);
+  (void)tarni_host_pages_unreserve(page, size);
   return can;
 }
 
@@ -176,7 +182,7 @@ static uint32_t threads_start(pthread_t *threads, uint32_t n, fill_work *work) {
 }
 
 /* The caller works, too: it is enough where no thread can be had. */
-static bool fill_all(char *address, uint64_t size) {
+static bool fill_all(void *address, uint64_t size) {
   fill_work work = {.address = address, .size = size, .page = (uint64_t)sysconf(_SC_PAGESIZE)};
   const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
   const uint64_t n_pieces = (size + PAGES_PIECE - 1) / PAGES_PIECE;
