@@ -31,7 +31,8 @@ typedef struct pool_worker {
   int number;
 } pool_worker;
 
-static bool pool_open(shared_pool *at, uint64_t live_limit, uint64_t cached_limit) {
+static bool pool_open(shared_pool *at, tarn_pinned_rounding rounding, uint64_t live_limit,
+                      uint64_t cached_limit) {
   memset(at, 0, sizeof(*at));
   at->live_limit = live_limit;
   at->cached_limit = cached_limit;
@@ -39,6 +40,7 @@ static bool pool_open(shared_pool *at, uint64_t live_limit, uint64_t cached_limi
                                      .device = DEVICE,
                                      .limit_bytes = 256 * (uint64_t)MIB,
                                      .region_bytes = 2 * MIB,
+                                     .rounding = rounding,
                                      .live_limit_bytes = live_limit,
                                      .cached_limit_bytes = cached_limit};
   return rig_open_device(&at->rig, DEVICE, N_THREADS) &&
@@ -127,6 +129,8 @@ static void *trim_again_and_again(void *user) {
         stats.live_bytes + stats.cached_bytes + stats.pending_bytes + stats.free_bytes !=
         stats.reserved_bytes;
     at->n_failed += at->live_limit != 0 && stats.live_bytes > at->live_limit;
+    at->n_failed +=
+        at->live_limit != 0 && at->cached_limit != 0 && stats.cached_bytes > at->cached_limit;
     (void)usleep(200);
   }
   return NULL;
@@ -153,14 +157,23 @@ static void run_threads(shared_pool *at, bool is_trimming) {
 
 static void trim_loses_nothing(void) {
   static shared_pool at;
-  REQUIRE(pool_open(&at, 0, 0));
+  REQUIRE(pool_open(&at, TARN_PINNED_CLASSES, 0, 0));
   run_threads(&at, true);
   pool_close(&at);
 }
 
 static void live_limit_holds(void) {
   static shared_pool at;
-  REQUIRE(pool_open(&at, 4 * MIB, 0));
+  REQUIRE(pool_open(&at, TARN_PINNED_CLASSES, 4 * MIB, 0));
+  run_threads(&at, true);
+  CHECK(at.n_refused > 0);
+  pool_close(&at);
+}
+
+/* The same of a pool of the driver's own allocations: what is kept there is exact at any time. */
+static void buckets(void) {
+  static shared_pool at;
+  REQUIRE(pool_open(&at, TARN_PINNED_POWER_OF_TWO, 4 * MIB, 2 * MIB));
   run_threads(&at, true);
   CHECK(at.n_refused > 0);
   pool_close(&at);
@@ -182,7 +195,7 @@ static uint64_t idle_bytes(tarn_pinned *pool) {
 
 static void cached_limit_holds(void) {
   static shared_pool at;
-  REQUIRE(pool_open(&at, 0, 4 * MIB));
+  REQUIRE(pool_open(&at, TARN_PINNED_CLASSES, 0, 4 * MIB));
   run_threads(&at, false);
   void *block = NULL; /* the last free sees what the threads have left, pending ones included */
   for (int i = 0; i < N_THREADS; i++) {
@@ -261,7 +274,7 @@ static int child_calls(shared_pool *at, void *block) {
 
 static void forked(void) {
   static shared_pool at;
-  REQUIRE(pool_open(&at, 0, 0));
+  REQUIRE(pool_open(&at, TARN_PINNED_CLASSES, 0, 0));
   void *block = NULL;
   REQUIRE_OK(tarn_pinned_alloc(at.pool, 5000, &block));
   rig_host_fill(block, 9, 5000);
@@ -282,6 +295,7 @@ static const test_case cases[] = {
     {"trim_loses_nothing", trim_loses_nothing},
     {"live_limit_holds", live_limit_holds},
     {"cached_limit_holds", cached_limit_holds},
+    {"buckets", buckets},
     {"completion", completion},
     {"forked", forked},
 };
