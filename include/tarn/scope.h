@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A scope: the device blocks of one dispatch. Its slots are reserved up front and filled by index;
+ * one call gives all of them back, in the order of a stream. Every way out of a dispatch, also the
+ * one after an error, ends in tarn_scope_destroy, which gives back exactly what is held.
+ *
+ * A scope belongs to one thread at a time. */
+#ifndef TARN_SCOPE_H
+#define TARN_SCOPE_H
+
+#include "tarn/heap.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tarn_scope tarn_scope;
+typedef struct tarn_fence tarn_fence; /* tarn/copy.h */
+
+/* The index of the slot for the block of parameters, beside the counted ones. */
+#define TARN_SCOPE_PARAMETERS UINT32_MAX
+
+/* Makes a scope of `n_slots` empty slots and the one for parameters. `stream` is where the dispatch
+ * runs: blocks are allocated in its order, and given back in its order when the scope is destroyed.
+ */
+TARN_API tarn_status tarn_scope_create(tarn_heap *heap, uint32_t n_slots, tarn_stream stream,
+                                       tarn_scope **scope);
+
+/* Allocates a block for a slot. TARN_STATE when the slot is occupied, TARN_RANGE when there is no
+ * such slot. Zero bytes: the slot is filled with no block, at address 0. */
+TARN_API tarn_status tarn_scope_alloc(tarn_scope *scope, uint32_t index, uint64_t bytes,
+                                      tarn_ptr *block);
+/* Hands a live block of the heap over to a slot: from now on the scope gives it back. */
+TARN_API tarn_status tarn_scope_put(tarn_scope *scope, uint32_t index, tarn_ptr block);
+/* Takes a block out of its slot: it is the caller's to free then. */
+TARN_API tarn_status tarn_scope_take(tarn_scope *scope, uint32_t index, tarn_ptr *block);
+
+typedef struct tarn_scope_slot {
+  size_t size;
+  tarn_ptr address;
+  uint64_t bytes; /* as asked for; of a block that was put, its usable bytes */
+  bool is_filled;
+} tarn_scope_slot;
+
+TARN_API tarn_status tarn_scope_get(const tarn_scope *scope, uint32_t index, tarn_scope_slot *slot);
+
+/* Gives all blocks back in the order of the stream, as tarn_free does, and empties the slots: the
+ * scope can be filled again. Where a block cannot be given back the others are all the same, it
+ * stays in its slot, never used again by anybody, and the status is that of the first such block.
+ * The call can be made again. */
+TARN_API tarn_status tarn_scope_release(tarn_scope *scope, tarn_stream stream);
+/* The same behind a fence: the stream is made to wait for it first, on the device. When that fails
+ * nothing is given back. */
+TARN_API tarn_status tarn_scope_release_after(tarn_scope *scope, tarn_fence *fence,
+                                              tarn_stream stream);
+
+/* Releases what is held in the order of the scope's own stream, and ends the scope. When blocks
+ * cannot be given back the scope is still there, holds them and can be destroyed again; on a lost
+ * device it goes, with TARN_OK, and its blocks stay the heap's to bury. NULL is ignored. */
+TARN_API tarn_status tarn_scope_destroy(tarn_scope *scope);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

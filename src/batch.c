@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Batches: the transfers of one dispatch. Owns the pinned memory that its pieces are in. Small
+ * pieces share a slab; those that also follow each other on the device become one copy.
+ *
+ * Every call looks first and acts then: what can fail (room in a table, pinned memory) comes before
+ * anything that can be seen. Pinned memory goes back exactly once: uploads in the order of the
+ * stream that they were sent on, outputs after they were seen complete, and what never reached a
+ * stream at once. What a failed call may have given to a stream is only given back in its order.
+ *
+ * No locks: a batch belongs to one thread at a time. */
+#include "batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bits.h"
+#include "base/check.h"
+#include "base/error.h"
+
+enum { SLAB_DEFAULT = 64 << 10, SLAB_MAX = 16 << 20, PIECE_ALIGNMENT = 64, TABLE_MIN = 8 };
+
+/* ---- Tables ---- */
+
+/* Room for so many pieces, or nothing has changed. */
+static tarn_status table_reserve(tarni_table *table, uint64_t count, const char *operation) {
+  if (count <= table->capacity) {
+    return TARN_OK;
+  }
+  uint64_t capacity = tarni_max(count, tarni_max(TABLE_MIN, (uint64_t)table->capacity * 2));
+  capacity = tarni_min(capacity, UINT32_MAX);
+  if (count <= capacity) {
+    tarni_piece *pieces = realloc(table->pieces, capacity * sizeof(*pieces));
+    table->pieces = pieces != NULL ? pieces : table->pieces;
+    tarni_copy *copies = pieces != NULL ? realloc(table->copies, capacity * sizeof(*copies)) : NULL;
+    table->copies = copies != NULL ? copies : table->copies;
+    if (copies != NULL) {
+      table->capacity = (uint32_t)capacity;
+      return TARN_OK;
+    }
+  }
+  return tarni_fail(TARN_HOST_MEMORY, operation, NULL, "Split the batch.",
+                    "no host memory for %llu transfers; it has %u", (unsigned long long)count,
+                    table->count);
+}
+
+static tarn_status slab_add(tarn_batch *batch, tarni_table *table, uint64_t bytes) {
+  uint64_t size = tarni_max(batch->staging_bytes, bytes);
+  if (table->slabs != NULL) {
+    size = tarni_max(size, tarni_min(2 * table->slabs->bytes, SLAB_MAX));
+  }
+  tarni_staging *slab;
+  tarn_status status = tarni_staging_take(batch->copier, size, &slab);
+  if ((status == TARN_LIMIT || status == TARN_HOST_MEMORY) && size > bytes) {
+    status = tarni_staging_take(batch->copier, bytes, &slab);
+  }
+  TARN_TRY(status);
+  slab->next = table->slabs;
+  table->slabs = slab;
+  table->used = 0;
+  table->device_end = 0;
+  return TARN_OK;
+}
+
+/* Finds a place for a piece, right behind the last one if it is so on the device. */
+static tarn_status piece_place(tarn_batch *batch, tarni_table *table, tarni_piece *piece) {
+  const bool follows = table->slabs != NULL && piece->device == table->device_end;
+  uint64_t start = follows ? table->used : tarni_align_up(table->used, PIECE_ALIGNMENT);
+  if (table->slabs == NULL || start > table->slabs->bytes ||
+      piece->transfer > table->slabs->bytes - start) {
+    TARN_TRY(slab_add(batch, table, piece->transfer));
+    start = 0;
+  }
+  piece->host = table->slabs->block + start;
+  piece->is_joined = follows && start == table->used && start != 0;
+  return TARN_OK;
+}
+
+static void piece_keep(tarni_table *table, const tarni_piece *piece) {
+  if (piece->host != NULL) {
+    table->used = (uint64_t)(piece->host - table->slabs->block) + piece->transfer;
+    table->device_end = piece->device + piece->transfer;
+  }
+  table->pieces[table->count++] = *piece;
+}
+
+/* Gives the pinned memory back: at once, or in the order of a stream. */
+static void slabs_give(tarn_batch *batch, tarni_table *table, bool in_order, tarn_stream stream) {
+  while (table->slabs != NULL) {
+    tarni_staging *slab = table->slabs;
+    table->slabs = slab->next;
+    if (in_order) {
+      tarni_staging_give_on(batch->copier, slab, stream);
+    } else {
+      tarni_staging_give(batch->copier, slab);
+    }
+  }
+  table->used = 0;
+  table->device_end = 0;
+}
+
+static void table_clear(tarn_batch *batch, tarni_table *table) {
+  slabs_give(batch, table, table->is_torn, table->torn_stream);
+  table->count = 0;
+  table->is_torn = false;
+}
+
+/* ---- Making and unmaking ---- */
+
+tarn_status tarn_batch_create(tarn_copier *copier, const tarn_batch_config *config,
+                              tarn_batch **batch) {
+  const char *operation = "tarn_batch_create";
+  if (batch == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass an address for it.",
+                      "the batch's address is NULL");
+  }
+  *batch = NULL;
+  TARN_TRY(tarni_copier_given(copier, operation));
+  tarn_batch_config known = {.size = sizeof(known)};
+  if (config != NULL) {
+    TARN_TRY(tarni_struct_in(config, &known, sizeof(known), operation));
+  }
+  tarn_batch *made = calloc(1, sizeof(*made));
+  if (made == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, operation, NULL, "Free host memory.",
+                      "no host memory for a batch of %zu bytes", sizeof(*made));
+  }
+  made->copier = copier;
+  made->staging_bytes = known.staging_bytes != 0 ? known.staging_bytes : SLAB_DEFAULT;
+  tarn_status status = table_reserve(&made->uploads, known.n_uploads, operation);
+  if (status == TARN_OK) {
+    status = table_reserve(&made->outputs, known.n_outputs, operation);
+  }
+  if (status != TARN_OK) {
+    free(made->uploads.pieces);
+    free(made->uploads.copies);
+    free(made->outputs.pieces);
+    free(made->outputs.copies);
+    free(made);
+    return status;
+  }
+  tarni_copier_count(copier, &copier->stats.batches, 1);
+  *batch = made;
+  return TARN_OK;
+}
+
+tarn_status tarni_batch_given(const tarn_batch *batch, const char *operation) {
+  if (batch == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Make one with tarn_batch_create.",
+                      "the batch is NULL");
+  }
+  return tarni_copier_given(batch->copier, operation);
+}
+
+/* Outputs that are on their way are waited for; where that cannot be proven their memory is kept
+ * from everybody. */
+static void outputs_settle(tarn_batch *batch) {
+  tarni_table *table = &batch->outputs;
+  const bool is_pending = batch->is_fetched && !batch->is_complete;
+  if (is_pending && tarni_port_event_sync(batch->copier->port, batch->mark->event) != TARN_OK) {
+    while (table->slabs != NULL) {
+      tarni_staging *slab = table->slabs;
+      table->slabs = slab->next;
+      tarni_staging_bury(batch->copier, slab, table->torn_stream);
+    }
+  }
+  if (batch->is_fetched) {
+    table->is_torn = false;
+  }
+  tarni_mark_give(batch->copier, batch->mark);
+  batch->mark = NULL;
+}
+
+tarn_status tarn_batch_reset(tarn_batch *batch) {
+  TARN_TRY(tarni_batch_given(batch, "tarn_batch_reset"));
+  outputs_settle(batch);
+  table_clear(batch, &batch->uploads);
+  table_clear(batch, &batch->outputs);
+  batch->is_fetched = false;
+  batch->is_complete = false;
+  return TARN_OK;
+}
+
+tarn_status tarn_batch_destroy(tarn_batch *batch) {
+  if (batch == NULL) {
+    return TARN_OK;
+  }
+  TARN_TRY(tarn_batch_reset(batch));
+  tarn_copier *copier = batch->copier;
+  free(batch->uploads.pieces);
+  free(batch->uploads.copies);
+  free(batch->outputs.pieces);
+  free(batch->outputs.copies);
+  free(batch);
+  tarni_lock_acquire(&copier->lock);
+  tarn_assert(copier->stats.batches > 0);
+  copier->stats.batches--;
+  tarni_lock_release(&copier->lock);
+  return TARN_OK;
+}
+
+/* ---- Naming ---- */
+
+static tarn_status piece_check(const tarni_piece *piece, const char *operation) {
+  const tarni_facts facts = {.requested_bytes = piece->transfer};
+  if (piece->transfer < piece->length) {
+    return tarni_fail(TARN_RANGE, operation, &facts, "Transfer at least as much as there is.",
+                      "%llu bytes do not fit into a transfer of %llu",
+                      (unsigned long long)piece->length, (unsigned long long)piece->transfer);
+  }
+  if (piece->device == 0) {
+    return tarni_fail(TARN_INVALID, operation, &facts, "Pass where it is on the device.",
+                      "the device address is 0, for %llu bytes",
+                      (unsigned long long)piece->transfer);
+  }
+  if (piece->transfer > PTRDIFF_MAX || piece->transfer > UINT64_MAX - piece->device) {
+    return tarni_fail(TARN_OVERFLOWED, operation, &facts, "Check the size.",
+                      "%llu bytes at 0x%llx end beyond the address space",
+                      (unsigned long long)piece->transfer, (unsigned long long)piece->device);
+  }
+  return TARN_OK;
+}
+
+static tarn_status bytes_given(const void *bytes, uint64_t length, const char *operation) {
+  if (bytes == NULL && length != 0) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass the bytes, or a length of 0.",
+                      "the source is NULL, and the length is %llu", (unsigned long long)length);
+  }
+  return TARN_OK;
+}
+
+/* Finds room for an upload in table and slab, and zeroes its padding. The caller copies its bytes
+ * there and keeps it: nothing can fail any more. */
+static tarn_status upload_begin(tarn_batch *batch, tarni_piece *piece, const char *operation) {
+  TARN_TRY(piece_check(piece, operation));
+  TARN_TRY(table_reserve(&batch->uploads, (uint64_t)batch->uploads.count + 1, operation));
+  TARN_TRY(piece_place(batch, &batch->uploads, piece));
+  memset(piece->host + piece->length, 0, piece->transfer - piece->length);
+  return TARN_OK;
+}
+
+static tarn_status upload_bytes(tarn_batch *batch, tarni_piece piece, const void *bytes,
+                                const char *operation) {
+  TARN_TRY(tarni_batch_given(batch, operation));
+  TARN_TRY(bytes_given(bytes, piece.length, operation));
+  if (piece.length == 0) {
+    return TARN_OK;
+  }
+  TARN_TRY(upload_begin(batch, &piece, operation));
+  memcpy(piece.host, bytes, piece.length);
+  piece_keep(&batch->uploads, &piece);
+  return TARN_OK;
+}
+
+tarn_status tarn_batch_upload(tarn_batch *batch, tarn_ptr destination, const void *bytes,
+                              uint64_t length) {
+  const tarni_piece piece = {.device = destination, .length = length, .transfer = length};
+  return upload_bytes(batch, piece, bytes, "tarn_batch_upload");
+}
+
+tarn_status tarn_batch_upload_padded(tarn_batch *batch, tarn_ptr destination, const void *bytes,
+                                     uint64_t length, uint64_t transfer_bytes) {
+  const tarni_piece piece = {.device = destination, .length = length, .transfer = transfer_bytes};
+  return upload_bytes(batch, piece, bytes, "tarn_batch_upload_padded");
+}
+
+static void store_words(uint8_t *to, const uint32_t *words, uint64_t count) {
+  for (uint64_t i = 0; i < count; i++) {
+    to[4 * i] = (uint8_t)words[i];
+    to[4 * i + 1] = (uint8_t)(words[i] >> 8);
+    to[4 * i + 2] = (uint8_t)(words[i] >> 16);
+    to[4 * i + 3] = (uint8_t)(words[i] >> 24);
+  }
+}
+
+static tarn_status words_length(uint64_t count, const char *operation, uint64_t *length) {
+  if (!tarni_mul(count, sizeof(uint32_t), length)) {
+    return tarni_fail(TARN_OVERFLOWED, operation, NULL, "Check the count.",
+                      "%llu words have more bytes than can be counted", (unsigned long long)count);
+  }
+  return TARN_OK;
+}
+
+/* piece.length is the number of words' bytes. */
+static tarn_status upload_words(tarn_batch *batch, tarni_piece piece, const uint32_t *words,
+                                const char *operation) {
+  TARN_TRY(tarni_batch_given(batch, operation));
+  TARN_TRY(bytes_given(words, piece.length, operation));
+  if (piece.length == 0) {
+    return TARN_OK;
+  }
+  TARN_TRY(upload_begin(batch, &piece, operation));
+  store_words(piece.host, words, piece.length / sizeof(*words));
+  piece_keep(&batch->uploads, &piece);
+  return TARN_OK;
+}
+
+tarn_status tarn_batch_upload_words(tarn_batch *batch, tarn_ptr destination, const uint32_t *words,
+                                    uint64_t count) {
+  const char *operation = "tarn_batch_upload_words";
+  tarni_piece piece = {.device = destination};
+  TARN_TRY(words_length(count, operation, &piece.length));
+  piece.transfer = piece.length;
+  return upload_words(batch, piece, words, operation);
+}
+
+tarn_status tarn_batch_upload_words_padded(tarn_batch *batch, tarn_ptr destination,
+                                           const uint32_t *words, uint64_t count,
+                                           uint64_t transfer_bytes) {
+  const char *operation = "tarn_batch_upload_words_padded";
+  tarni_piece piece = {.device = destination, .transfer = transfer_bytes};
+  TARN_TRY(words_length(count, operation, &piece.length));
+  return upload_words(batch, piece, words, operation);
+}
+
+static tarn_status output_add(tarn_batch *batch, tarni_piece piece, const char *operation,
+                              uint32_t *index) {
+  if (index != NULL) {
+    *index = UINT32_MAX;
+  }
+  TARN_TRY(tarni_batch_given(batch, operation));
+  tarni_table *table = &batch->outputs;
+  if (batch->is_fetched || table->is_torn) {
+    return tarni_fail(TARN_STATE, operation, NULL, "Reset the batch first, or use another.",
+                      "the %u outputs of the batch are fetched already", table->count);
+  }
+  if (piece.length != 0) {
+    TARN_TRY(piece_check(&piece, operation));
+  }
+  TARN_TRY(table_reserve(table, (uint64_t)table->count + 1, operation));
+  if (piece.length != 0) {
+    TARN_TRY(piece_place(batch, table, &piece));
+  }
+  if (index != NULL) {
+    *index = table->count;
+  }
+  piece_keep(table, &piece);
+  return TARN_OK;
+}
+
+tarn_status tarn_batch_output(tarn_batch *batch, tarn_ptr source, uint64_t length,
+                              uint32_t *index) {
+  const tarni_piece piece = {.device = source, .length = length, .transfer = length};
+  return output_add(batch, piece, "tarn_batch_output", index);
+}
+
+tarn_status tarn_batch_output_padded(tarn_batch *batch, tarn_ptr source, uint64_t length,
+                                     uint64_t transfer_bytes, uint32_t *index) {
+  const tarni_piece piece = {.device = source, .length = length, .transfer = transfer_bytes};
+  return output_add(batch, piece, "tarn_batch_output_padded", index);
+}
+
+/* ---- Sending and fetching ---- */
+
+/* Makes the fewest copies of the table's pieces. Returns their number. */
+static uint32_t copies_make(tarni_table *table, bool is_out) {
+  uint32_t n = 0;
+  bool may_join = false;
+  for (uint32_t i = 0; i < table->count; i++) {
+    const tarni_piece *piece = &table->pieces[i];
+    if (piece->host == NULL) {
+      continue;
+    }
+    const tarn_ptr host = (uintptr_t)piece->host;
+    if (may_join && piece->is_joined) {
+      table->copies[n - 1].size += piece->transfer;
+    } else {
+      table->copies[n++] = (tarni_copy){.destination = is_out ? host : piece->device,
+                                        .source = is_out ? piece->device : host,
+                                        .size = piece->transfer};
+    }
+    may_join = true;
+  }
+  return n;
+}
+
+static tarn_status stream_check(const tarn_batch *batch, const tarni_table *table,
+                                tarn_stream stream, const char *operation) {
+  TARN_TRY(tarni_batch_given(batch, operation));
+  if (table->is_torn && table->torn_stream != stream) {
+    return tarni_fail(TARN_STATE, operation, NULL,
+                      "Try again on the stream of the call that failed, or reset the batch.",
+                      "a part of the batch may be with stream %p already, by a call that failed",
+                      table->torn_stream);
+  }
+  return tarni_copier_refuse_capture(
+      batch->copier, stream, operation,
+      "Give the graph memory that it can rely on: tarn_copy_in_async and tarn_copy_out_async with "
+      "pinned memory that is kept as long as the graph.");
+}
+
+/* Gives the table's copies to the stream. */
+static tarn_status copies_submit(tarn_batch *batch, tarni_table *table, tarn_stream stream) {
+  const uint32_t n = copies_make(table, table == &batch->outputs);
+  if (n == 0) {
+    return TARN_OK;
+  }
+  const tarn_status status = tarni_port_copy_batch(batch->copier->port, table->copies, n, stream);
+  if (status != TARN_OK) {
+    table->is_torn = true;
+    table->torn_stream = stream;
+    return status;
+  }
+  batch->n_copies += n;
+  return TARN_OK;
+}
+
+tarn_status tarn_batch_send(tarn_batch *batch, tarn_stream stream) {
+  const char *operation = "tarn_batch_send";
+  TARN_TRY(tarni_batch_given(batch, operation));
+  tarni_table *table = &batch->uploads;
+  TARN_TRY(stream_check(batch, table, stream, operation));
+  if (table->count == 0) {
+    return TARN_OK;
+  }
+  TARN_TRY(copies_submit(batch, table, stream));
+  slabs_give(batch, table, true, stream);
+  table->count = 0;
+  table->is_torn = false;
+  return TARN_OK;
+}
+
+tarn_status tarn_batch_fetch(tarn_batch *batch, tarn_stream stream, tarn_fence **fence) {
+  const char *operation = "tarn_batch_fetch";
+  if (fence != NULL) {
+    *fence = NULL;
+  }
+  TARN_TRY(tarni_batch_given(batch, operation));
+  tarni_table *table = &batch->outputs;
+  if (batch->is_fetched) {
+    return tarni_fail(TARN_STATE, operation, NULL, "Collect them, or reset the batch.",
+                      "the %u outputs of the batch are fetched already", table->count);
+  }
+  TARN_TRY(stream_check(batch, table, stream, operation));
+  TARN_TRY(copies_submit(batch, table, stream));
+  table->is_torn = true; /* until it is fetched */
+  table->torn_stream = stream;
+  TARN_TRY(tarni_mark_record(batch->copier, stream, &batch->mark));
+  if (fence != NULL) {
+    const tarn_status status = tarni_fence_make(batch->copier, stream, fence);
+    if (status != TARN_OK) {
+      tarni_mark_give(batch->copier, batch->mark);
+      batch->mark = NULL;
+      return status;
+    }
+  }
+  batch->is_fetched = true;
+  return TARN_OK;
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Copies in pieces. A job owns a ring of slots in pinned memory: pieces go through it in order, the
+ * host copies on one side and the stream on the other. One thread drives the job and makes all its
+ * driver calls, since calls of many threads only wait for each other; helpers copy (team.c).
+ *
+ * Pieces are small and the ring no larger than it must be, so that a staged piece is read by the
+ * device while it is still in the host's cache. Pieces that lie side by side in the ring when they
+ * are ready go to the stream as one copy.
+ *
+ * Invariant: the order of the counts in transfer.h. A slot is written by the next piece only when
+ * both sides are known to be done with the last one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bits.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "transfer.h"
+
+enum {
+  FEW_HELPERS = 4, /* with fewer the driving thread copies, too */
+  SLOTS_MIN = 4,
+  RUNS_A_RING = 4, /* a copy to the device takes at most this part of the ring */
+};
+
+/* ---- Beginning and end ---- */
+
+static void job_cut(tarni_job *job, uint64_t piece_bytes) {
+  job->piece_bytes = piece_bytes;
+  job->n_pieces = (uint32_t)((job->bytes - 1) / piece_bytes + 1);
+}
+
+/* Pieces enough for all hands, but none smaller than is worth a driver call. */
+static void job_shape(tarni_job *job) {
+  const uint32_t n_hands = job->copier->max_threads + 1;
+  const uint64_t share = tarni_align_up(job->bytes / (4 * (uint64_t)n_hands) + 1, TARNI_PIECE_MIN);
+  job_cut(job, tarni_min(job->copier->piece_bytes, share));
+  const uint64_t wanted = tarni_max(SLOTS_MIN, 2 * (uint64_t)n_hands + 2);
+  job->n_slots = (uint32_t)tarni_min(tarni_min(wanted, TARNI_SLOTS_MAX), job->n_pieces);
+}
+
+/* A ring as large as it should be, or as the pool has room for. */
+static tarn_status ring_take(tarni_job *job) {
+  for (;;) {
+    const tarn_status status =
+        tarni_staging_take(job->copier, job->n_slots * job->piece_bytes, &job->ring);
+    if (status != TARN_LIMIT && status != TARN_HOST_MEMORY) {
+      return status;
+    }
+    if (job->n_slots > 1) {
+      job->n_slots = (job->n_slots + 1) / 2;
+    } else if (job->piece_bytes >= 2 * TARNI_PIECE_LEAST) {
+      job_cut(job, job->piece_bytes / 2);
+    } else {
+      return status;
+    }
+  }
+}
+
+tarn_status tarni_job_begin(tarn_copier *copier, const tarni_job *shape, tarni_job **out) {
+  tarni_job *job = malloc(sizeof(*job));
+  if (job == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_copier", NULL, "Free host memory.",
+                      "no host memory for a copy's record of %zu bytes", sizeof(*job));
+  }
+  *job = *shape;
+  job->copier = copier;
+  job_shape(job);
+  const tarn_status status = ring_take(job);
+  if (status != TARN_OK) {
+    free(job);
+    return status;
+  }
+  (void)pthread_cond_init(&job->done, NULL);
+  tarni_team_start(copier);
+  tarni_lock_acquire(&copier->lock);
+  job->next = copier->jobs;
+  copier->jobs = job;
+  if (!job->is_out) {
+    (void)pthread_cond_broadcast(&copier->work);
+  }
+  tarni_lock_release(&copier->lock);
+  *out = job;
+  return TARN_OK;
+}
+
+/* Helpers leave it, and nobody finds it any more. */
+static void job_leave(tarni_job *job) {
+  tarn_copier *copier = job->copier;
+  tarni_lock_acquire(&copier->lock);
+  job->is_stopped = true;
+  while (job->n_active != 0) {
+    job->is_awaited = true;
+    (void)pthread_cond_wait(&job->done, &copier->lock.mutex);
+  }
+  tarni_job **link = &copier->jobs;
+  while (*link != job) {
+    link = &(*link)->next;
+  }
+  *link = job->next;
+  tarni_lock_release(&copier->lock);
+}
+
+/* Waits for what the stream has of it. False: that cannot be proven. */
+static bool marks_wait(const tarni_job *job) {
+  const uint32_t last = (job->first_mark + job->n_marks - 1) % TARNI_SLOTS_MAX;
+  return job->n_marks == 0 ||
+         tarni_port_event_sync(job->copier->port, job->marks[last]->event) == TARN_OK;
+}
+
+void tarni_job_end_as(tarni_job *job, tarni_job_end how) {
+  tarn_copier *copier = job->copier;
+  job_leave(job);
+  if (how == TARNI_JOB_IN_ORDER) {
+    tarni_staging_give_on(copier, job->ring, job->stream);
+  } else if (how == TARNI_JOB_DONE || marks_wait(job)) {
+    tarni_staging_give(copier, job->ring);
+  } else {
+    tarni_staging_bury(copier, job->ring, job->stream);
+  }
+  for (; job->n_marks != 0; job->n_marks--) {
+    tarni_mark_give(copier, job->marks[job->first_mark]);
+    job->first_mark = (job->first_mark + 1) % TARNI_SLOTS_MAX;
+  }
+  (void)pthread_cond_destroy(&job->done);
+  free(job);
+}
+
+/* ---- The host's side ---- */
+
+bool tarni_job_claim_locked(tarni_job *job, uint32_t *piece) {
+  const uint32_t limit = job->is_out
+                             ? job->complete
+                             : (uint32_t)tarni_min(job->n_pieces, job->complete + job->n_slots);
+  if (job->is_stopped || job->claimed >= limit) {
+    return false;
+  }
+  *piece = job->claimed++;
+  return true;
+}
+
+void tarni_job_note_locked(tarni_job *job, uint32_t piece) {
+  job->is_copied[piece % job->n_slots] = true;
+  while (job->copied < job->claimed && job->is_copied[job->copied % job->n_slots]) {
+    job->is_copied[job->copied % job->n_slots] = false;
+    job->copied++;
+  }
+  if (job->is_awaited) {
+    job->is_awaited = false;
+    (void)pthread_cond_signal(&job->done);
+  }
+}
+
+static uint64_t piece_start(const tarni_job *job, uint32_t piece) {
+  return tarni_min(piece * job->piece_bytes, job->bytes);
+}
+
+static uint8_t *slot_of(const tarni_job *job, uint32_t piece) {
+  return job->ring->block + (piece % job->n_slots) * job->piece_bytes;
+}
+
+void tarni_job_copy(const tarni_job *job, uint32_t piece) {
+  const uint64_t start = piece_start(job, piece);
+  const uint64_t bytes = piece_start(job, piece + 1) - start;
+  if (job->is_out) {
+    memcpy(job->host + start, slot_of(job, piece), bytes);
+  } else {
+    memcpy(slot_of(job, piece), job->host + start, bytes);
+  }
+}
+
+/* ---- The stream's side ---- */
+
+static tarn_status mark_add(tarni_job *job, uint32_t end) {
+  tarn_assert(job->n_marks < TARNI_SLOTS_MAX);
+  const uint32_t place = (job->first_mark + job->n_marks) % TARNI_SLOTS_MAX;
+  TARN_TRY(tarni_mark_record(job->copier, job->stream, &job->marks[place]));
+  job->ends[place] = end;
+  job->n_marks++;
+  return TARN_OK;
+}
+
+/* Gives pieces [submitted, end) to the stream. They lie side by side in the ring. Where a copy has
+ * been given and its mark has not, `submitted` says so: nothing is given twice. */
+static tarn_status pieces_submit(tarni_job *job, uint32_t end) {
+  const uint32_t first = job->submitted;
+  const uint64_t start = piece_start(job, first);
+  const uint64_t bytes = piece_start(job, end) - start;
+  const tarn_ptr slot = (uintptr_t)slot_of(job, first), device = job->device + start;
+  TARN_TRY(tarni_port_copy(job->copier->port, job->is_out ? slot : device,
+                           job->is_out ? device : slot, bytes, job->stream));
+  job->submitted = end;
+  /* A copy in needs to know only of slots that are used again. */
+  const bool is_needed = job->is_out || first + job->n_slots < job->n_pieces;
+  return is_needed ? mark_add(job, end) : TARN_OK;
+}
+
+/* Where the next copy ends, or `submitted` when there is none. */
+static uint32_t pieces_ready_locked(const tarni_job *job) {
+  const uint32_t first = job->submitted;
+  if (job->is_out) {
+    const bool is_ready = first < job->n_pieces && first < job->copied + job->n_slots;
+    return first + (is_ready ? 1 : 0);
+  }
+  const uint32_t to_wrap = job->n_slots - first % job->n_slots;
+  const uint32_t most = (uint32_t)tarni_max(1, job->n_slots / RUNS_A_RING);
+  return first + (uint32_t)tarni_min(job->copied - first, tarni_min(to_wrap, most));
+}
+
+/* The oldest mark is complete: helpers get what it was for. */
+static void mark_reach_locked(tarni_job *job) {
+  tarn_assert(job->n_marks != 0);
+  tarn_copier *copier = job->copier;
+  const uint32_t n_more = job->ends[job->first_mark] - job->complete;
+  tarni_mark *mark = job->marks[job->first_mark];
+  job->complete = job->ends[job->first_mark];
+  job->first_mark = (job->first_mark + 1) % TARNI_SLOTS_MAX;
+  job->n_marks--;
+  mark->next = copier->marks;
+  copier->marks = mark;
+  for (uint32_t i = 0; i < n_more; i++) {
+    (void)pthread_cond_signal(&copier->work);
+  }
+}
+
+/* ---- Driving ---- */
+
+typedef enum job_step { JOB_SUBMIT, JOB_COPY, JOB_AWAIT_MARK, JOB_AWAIT_HELPERS } job_step;
+
+static bool driver_copies_locked(const tarni_job *job) {
+  if (job->copier->n_threads < FEW_HELPERS) {
+    return true;
+  }
+  return job->is_out ? job->n_marks == 0 : job->copied == 0 || job->copied == job->claimed;
+}
+
+/* What the driving thread does next. For a copy out its marks come before helpers, who live on
+ * them; for a copy in it waits for a mark while the stream has more than that to do, or when nobody
+ * copies. */
+static job_step next_step_locked(tarni_job *job, uint32_t *piece) {
+  if (pieces_ready_locked(job) != job->submitted) {
+    *piece = pieces_ready_locked(job);
+    return JOB_SUBMIT;
+  }
+  if (driver_copies_locked(job) && tarni_job_claim_locked(job, piece)) {
+    return JOB_COPY;
+  }
+  const bool waits =
+      job->n_marks != 0 && (job->is_out || job->n_marks > 1 || job->claimed == job->copied);
+  return waits ? JOB_AWAIT_MARK : JOB_AWAIT_HELPERS;
+}
+
+static tarn_status take_step_locked(tarni_job *job, job_step step, uint32_t piece, bool may_wait) {
+  tarn_copier *copier = job->copier;
+  tarn_status status = TARN_OK;
+  if (step == JOB_AWAIT_HELPERS) {
+    tarn_assert(job->claimed != job->copied && "else nobody would ever go on");
+    job->is_awaited = true;
+    (void)pthread_cond_wait(&job->done, &copier->lock.mutex);
+    return TARN_OK;
+  }
+  tarni_lock_release(&copier->lock);
+  if (step == JOB_SUBMIT) {
+    status = pieces_submit(job, piece);
+  } else if (step == JOB_COPY) {
+    tarni_job_copy(job, piece);
+  } else {
+    const tarni_event event = job->marks[job->first_mark]->event;
+    status = may_wait ? tarni_port_event_sync(copier->port, event)
+                      : tarni_port_event_query(copier->port, event);
+  }
+  tarni_lock_acquire(&copier->lock);
+  if (step == JOB_COPY) {
+    tarni_job_note_locked(job, piece);
+  } else if (step == JOB_AWAIT_MARK && status == TARN_OK) {
+    mark_reach_locked(job);
+  }
+  return status;
+}
+
+static tarn_status job_drive(tarni_job *job, const uint32_t *progress, bool may_wait) {
+  tarn_copier *copier = job->copier;
+  tarn_status status = TARN_OK;
+  tarni_lock_acquire(&copier->lock);
+  while (*progress != job->n_pieces && status == TARN_OK) {
+    uint32_t piece = 0;
+    const job_step step = next_step_locked(job, &piece);
+    status = take_step_locked(job, step, piece, may_wait);
+  }
+  tarni_lock_release(&copier->lock);
+  return status;
+}
+
+tarn_status tarni_job_submit(tarni_job *job) {
+  return job_drive(job, &job->submitted, true);
+}
+
+tarn_status tarni_job_finish(tarni_job *job) {
+  tarn_assert(job->is_out);
+  return job_drive(job, &job->copied, true);
+}
+
+tarn_status tarni_job_poll(tarni_job *job) {
+  tarn_assert(job->is_out);
+  return job_drive(job, &job->copied, false);
+}

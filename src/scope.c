@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Scopes: the device blocks of one dispatch. Owns the blocks in its slots and gives each of them
+ * back exactly once, through tarn_free, in the order of a stream: that order is what proves, to the
+ * heap, when they may be used again. A block whose return fails stays in its slot, live for the
+ * heap and so never handed out again (I3).
+ *
+ * Must not know how the heap keeps blocks. No locks: a scope belongs to one thread at a time. */
+#include <stdlib.h>
+
+#include "base/bits.h"
+#include "base/check.h"
+#include "base/error.h"
+#include "internal.h"
+#include "tarn/scope.h"
+#include "transfer.h"
+
+typedef struct scope_slot {
+  tarn_ptr address;
+  uint64_t bytes;
+  bool is_filled;
+} scope_slot;
+
+struct tarn_scope {
+  tarn_heap *heap;
+  tarn_stream stream;
+  uint32_t n_slots;
+  scope_slot slots[]; /* n_slots, and one for the parameters */
+};
+
+/* ---- Making ---- */
+
+tarn_status tarn_scope_create(tarn_heap *heap, uint32_t n_slots, tarn_stream stream,
+                              tarn_scope **scope) {
+  const char *operation = "tarn_scope_create";
+  if (scope == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass an address for it.",
+                      "the scope's address is NULL");
+  }
+  *scope = NULL;
+  TARN_TRY(tarni_heap_given(heap, operation));
+  uint64_t bytes = 0;
+  tarn_scope *made = NULL;
+  if (n_slots != TARN_SCOPE_PARAMETERS &&
+      tarni_mul((uint64_t)n_slots + 1, sizeof(scope_slot), &bytes) &&
+      tarni_add(bytes, sizeof(*made), &bytes)) {
+    made = calloc(1, bytes);
+  }
+  if (made == NULL) {
+    const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = bytes};
+    return tarni_fail(TARN_HOST_MEMORY, operation, &facts, "Split the dispatch.",
+                      "no host memory for a scope of %u slots", n_slots);
+  }
+  made->heap = heap;
+  made->stream = stream;
+  made->n_slots = n_slots;
+  *scope = made;
+  return TARN_OK;
+}
+
+static tarn_status scope_given(const tarn_scope *scope, const char *operation) {
+  if (scope == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Make one with tarn_scope_create.",
+                      "the scope is NULL");
+  }
+  return tarni_heap_given(scope->heap, operation);
+}
+
+/* ---- Slots ---- */
+
+static tarn_status slot_find(const tarn_scope *scope, uint32_t index, const char *operation,
+                             uint32_t *place) {
+  TARN_TRY(scope_given(scope, operation));
+  *place = index == TARN_SCOPE_PARAMETERS ? scope->n_slots : index;
+  if (*place > scope->n_slots || (*place == scope->n_slots && index != TARN_SCOPE_PARAMETERS)) {
+    return tarni_fail(TARN_RANGE, operation, NULL,
+                      "Make the scope with more slots, or pass TARN_SCOPE_PARAMETERS.",
+                      "slot %u of a scope of %u slots", index, scope->n_slots);
+  }
+  return TARN_OK;
+}
+
+static tarn_status slot_find_empty(const tarn_scope *scope, uint32_t index, const char *operation,
+                                   uint32_t *place) {
+  TARN_TRY(slot_find(scope, index, operation, place));
+  const scope_slot *slot = &scope->slots[*place];
+  if (slot->is_filled) {
+    const char *which = index == TARN_SCOPE_PARAMETERS ? "for parameters" : "";
+    return tarni_fail(
+        TARN_STATE, operation, NULL, "Release the scope, or take the block out of the slot first.",
+        "slot %u%s%s holds %llu bytes at 0x%llx already", index, which[0] != '\0' ? " " : "", which,
+        (unsigned long long)slot->bytes, (unsigned long long)slot->address);
+  }
+  return TARN_OK;
+}
+
+tarn_status tarn_scope_alloc(tarn_scope *scope, uint32_t index, uint64_t bytes, tarn_ptr *block) {
+  const char *operation = "tarn_scope_alloc";
+  if (block != NULL) {
+    *block = 0;
+  }
+  uint32_t place;
+  TARN_TRY(slot_find_empty(scope, index, operation, &place));
+  tarn_ptr address;
+  TARN_TRY(tarn_alloc(scope->heap, bytes, scope->stream, &address));
+  scope->slots[place] = (scope_slot){.address = address, .bytes = bytes, .is_filled = true};
+  if (block != NULL) {
+    *block = address;
+  }
+  return TARN_OK;
+}
+
+/* A block in two slots would be given back twice. */
+static tarn_status check_not_held(const tarn_scope *scope, tarn_ptr block, const char *operation) {
+  for (uint32_t i = 0; i <= scope->n_slots; i++) {
+    if (scope->slots[i].is_filled && scope->slots[i].address == block) {
+      return tarni_fail(TARN_STATE, operation, NULL, "Put each block into one slot.",
+                        "the block at 0x%llx is in slot %u already", (unsigned long long)block,
+                        i == scope->n_slots ? TARN_SCOPE_PARAMETERS : i);
+    }
+  }
+  return TARN_OK;
+}
+
+tarn_status tarn_scope_put(tarn_scope *scope, uint32_t index, tarn_ptr block) {
+  const char *operation = "tarn_scope_put";
+  uint32_t place;
+  TARN_TRY(slot_find_empty(scope, index, operation, &place));
+  tarn_block_info info = {.size = sizeof(info)};
+  TARN_TRY(tarn_block_get_info(scope->heap, block, &info));
+  if (info.address != block) {
+    return tarni_fail(TARN_INTERIOR, operation, NULL, "Pass what tarn_alloc gave.",
+                      "0x%llx is inside the block at 0x%llx", (unsigned long long)block,
+                      (unsigned long long)info.address);
+  }
+  TARN_TRY(check_not_held(scope, block, operation));
+  scope->slots[place] =
+      (scope_slot){.address = block, .bytes = info.usable_bytes, .is_filled = true};
+  return TARN_OK;
+}
+
+tarn_status tarn_scope_take(tarn_scope *scope, uint32_t index, tarn_ptr *block) {
+  const char *operation = "tarn_scope_take";
+  if (block == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass an address for it.",
+                      "the block's address is NULL: it would be lost");
+  }
+  *block = 0;
+  uint32_t place;
+  TARN_TRY(slot_find(scope, index, operation, &place));
+  if (!scope->slots[place].is_filled) {
+    return tarni_fail(TARN_STATE, operation, NULL, "Fill the slot first.", "slot %u is empty",
+                      index);
+  }
+  *block = scope->slots[place].address;
+  scope->slots[place] = (scope_slot){0};
+  return TARN_OK;
+}
+
+tarn_status tarn_scope_get(const tarn_scope *scope, uint32_t index, tarn_scope_slot *slot) {
+  const char *operation = "tarn_scope_get";
+  tarn_scope_slot full = {.size = sizeof(full)};
+  TARN_TRY(tarni_struct_out(slot, &full, sizeof(full), operation));
+  uint32_t place;
+  TARN_TRY(slot_find(scope, index, operation, &place));
+  full.address = scope->slots[place].address;
+  full.bytes = scope->slots[place].bytes;
+  full.is_filled = scope->slots[place].is_filled;
+  return tarni_struct_out(slot, &full, sizeof(full), operation);
+}
+
+/* ---- Giving back ---- */
+
+/* Whether the heap said that the block is not there to be freed: somebody else has freed it, and
+ * the slot holds nothing. */
+static bool is_gone(tarn_status status) {
+  return status == TARN_DOUBLE_FREE || status == TARN_FOREIGN || status == TARN_INTERIOR;
+}
+
+tarn_status tarn_scope_release(tarn_scope *scope, tarn_stream stream) {
+  TARN_TRY(scope_given(scope, "tarn_scope_release"));
+  tarn_error first = {.size = sizeof(first)};
+  for (uint32_t i = 0; i <= scope->n_slots; i++) {
+    scope_slot *slot = &scope->slots[i];
+    if (!slot->is_filled) {
+      continue;
+    }
+    const tarn_status status = tarn_free(scope->heap, slot->address, stream);
+    if (status != TARN_OK && first.status == TARN_OK) {
+      (void)tarn_last_error(&first);
+    }
+    if (status == TARN_OK || is_gone(status)) {
+      *slot = (scope_slot){0};
+    }
+  }
+  return first.status == TARN_OK ? TARN_OK : tarni_fail_again(&first);
+}
+
+tarn_status tarn_scope_release_after(tarn_scope *scope, tarn_fence *fence, tarn_stream stream) {
+  const char *operation = "tarn_scope_release_after";
+  TARN_TRY(scope_given(scope, operation));
+  TARN_TRY(tarni_fence_order(fence, scope->heap->port, stream, operation));
+  return tarn_scope_release(scope, stream);
+}
+
+tarn_status tarn_scope_destroy(tarn_scope *scope) {
+  if (scope == NULL) {
+    return TARN_OK;
+  }
+  const tarn_status status = tarn_scope_release(scope, scope->stream);
+  const bool is_lost = status == TARN_DEVICE_LOST;
+  uint32_t n_held = 0;
+  for (uint32_t i = 0; i <= scope->n_slots; i++) {
+    n_held += scope->slots[i].is_filled;
+  }
+  if (status != TARN_OK && !is_lost && n_held != 0) {
+    return status;
+  }
+  free(scope);
+  return is_lost ? TARN_OK : status;
+}
