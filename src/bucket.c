@@ -415,8 +415,7 @@ tarn_status tarni_buckets_open(tarn_heap *heap, const tarni_settings *settings) 
                       "no host memory for the tables of a heap's buckets");
   }
   if (settings->backing == TARN_BACKING_POOL) {
-    TARN_TRY(tarni_port_pool_create(heap->port, settings->pool_threshold, &buckets->pool));
-    TARN_TRY(tarni_port_stream_create(heap->port, &buckets->stream));
+    return tarni_port_pool_create(heap->port, settings->pool_threshold, &buckets->pool);
   }
   return TARN_OK;
 }

@@ -183,10 +183,7 @@ static tarn_status drain_and_make(bucket_search *at) {
   (void)tarni_bucket_evict_locked(heap, UINT64_MAX, true);
   tarni_lock_release(&heap->lock);
   note_trouble(at, tarni_grants_await_grow(heap));
-  if (heap->buckets->pool != NULL) {
-    note_trouble(at, tarni_port_stream_sync(heap->port, heap->buckets->stream));
-    note_trouble(at, tarni_port_pool_trim(heap->port, heap->buckets->pool, 0));
-  }
+  note_trouble(at, tarni_grants_trim_grow(heap, 0));
   return make_grant(at);
 }
 
@@ -283,10 +280,6 @@ tarn_status tarni_bucket_trim_grow(tarn_heap *heap, uint64_t keep) {
     status = tarni_lanes_finish_grow(heap);
     status = status == TARN_OK ? tarni_grants_await_grow(heap) : status;
   }
-  if (status == TARN_OK && buckets->pool != NULL) {
-    TARN_TRY(tarni_port_stream_sync(heap->port, buckets->stream));
-    const uint64_t left = keep - tarni_min(keep, heap->reserved_bytes);
-    status = tarni_port_pool_trim(heap->port, buckets->pool, left);
-  }
-  return status;
+  const uint64_t left = keep - tarni_min(keep, heap->reserved_bytes);
+  return status == TARN_OK ? tarni_grants_trim_grow(heap, left) : status;
 }

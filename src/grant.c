@@ -166,14 +166,29 @@ static tarn_status return_mapped(tarni_port *port, tarni_grant *grant) {
 /* Where memory of a pool is freed: on the stream that freed the block, so that nothing is waited
  * for, or on the heap's own stream when all that used it is complete. */
 static tarn_status return_pooled(tarn_heap *heap, const tarni_grant *grant) {
-  tarn_stream stream = heap->buckets->stream;
+  tarni_buckets *buckets = heap->buckets;
   tarni_lock_acquire(&heap->lock);
   const bool is_complete = tarni_order_is_complete_locked(heap, &grant->order);
   tarni_lock_release(&heap->lock);
+  if (is_complete && buckets->stream == NULL) {
+    TARN_TRY(tarni_port_stream_create(heap->port, &buckets->stream));
+  }
+  tarn_stream stream = buckets->stream;
   if (!is_complete) {
     TARN_TRY(tarni_lane_stream(heap, grant->order.at[0].lane, &stream));
   }
   return tarni_port_pool_free(heap->port, grant->base, stream);
+}
+
+tarn_status tarni_grants_trim_grow(tarn_heap *heap, uint64_t keep) {
+  const tarni_buckets *buckets = heap->buckets;
+  if (buckets->pool == NULL) {
+    return TARN_OK;
+  }
+  if (buckets->stream != NULL) {
+    TARN_TRY(tarni_port_stream_sync(heap->port, buckets->stream));
+  }
+  return tarni_port_pool_trim(heap->port, buckets->pool, keep);
 }
 
 static tarn_status return_parts(tarn_heap *heap, tarni_grant *grant) {

@@ -233,6 +233,8 @@ bool tarni_grant_may_go_locked(const tarn_heap *heap, const tarni_grant *grant);
 tarn_status tarni_grants_reap_grow(tarn_heap *heap);
 tarn_status tarni_grants_try_grow(tarn_heap *heap);
 tarn_status tarni_grants_await_grow(tarn_heap *heap);
+/* Has the driver's own pool, where there is one, hold at most so many idle bytes. */
+tarn_status tarni_grants_trim_grow(tarn_heap *heap, uint64_t keep);
 /* Gives everything back. pre: no work uses it. May be called again where it fails. */
 tarn_status tarni_grants_give_back(tarn_heap *heap);
 

@@ -452,12 +452,20 @@ static tarn_status device_await(tarn_heap *heap) {
 tarn_status tarni_lanes_finish_grow(tarn_heap *heap) {
   const uint32_t n = lanes_count(heap);
   const tarn_status status = lanes_fence(heap, n);
+  tarn_error error = {.size = sizeof(error)};
+  if (status != TARN_OK) {
+    (void)tarn_last_error(&error);
+  }
   while (status != TARN_DEVICE_LOST && tarni_fences_wait_grow(heap)) {
   }
   if (status == TARN_DEVICE_LOST || lanes_are_complete(heap, n)) {
     return status;
   }
-  TARN_TRY(device_await(heap)); /* some stream is gone or broken: everything is waited for */
+  const tarn_status awaited = device_await(heap); /* a stream is gone or broken: wait for all */
+  if (awaited != TARN_OK) { /* a full device is no reason that helps anybody */
+    const bool is_full = awaited == TARN_DEVICE_MEMORY && status != TARN_OK;
+    return is_full ? tarni_fail_again(&error) : awaited;
+  }
   tarni_lock_acquire(&heap->lock);
   for (tarni_index i = 1; i < n; i++) {
     tarni_lane *lane = &heap->lanes[i];

@@ -276,8 +276,7 @@ typedef struct tarni_settings {
 typedef struct tarni_buckets {
   /* immutable after create: */
   tarni_settings settings;
-  tarni_pool pool;    /* backing pool */
-  tarn_stream stream; /* likewise: frees what is known to be complete */
+  tarni_pool pool; /* backing pool */
   tarni_grant *grants;
   tarni_bucket *sizes;
   tarni_index *heads; /* hash table of sizes */
@@ -292,6 +291,8 @@ typedef struct tarni_buckets {
   uint64_t doomed_bytes; /* likewise; part of the heap's pending_bytes */
   uint64_t cached_bytes;
   uint64_t promised_bytes; /* of allocations under way that the live limit has let through */
+  /* lock DRIVER: */
+  tarn_stream stream; /* backing pool: frees what is known to be complete; made when needed */
 } tarni_buckets;
 
 /* ---- The heap ---- */

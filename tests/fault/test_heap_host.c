@@ -68,6 +68,27 @@ SCENE_CASE(trimming, FAULT_TRIM)
 SCENE_CASE(limiting, FAULT_LIMIT)
 SCENE_CASE(resetting, FAULT_RESET)
 
+/* The same on heaps whose blocks are the driver's own allocations. */
+static void run_on(tarn_backing backing) {
+  static const int scenes[] = {FAULT_GROW, FAULT_STEAL_SHORT, FAULT_SHARE, FAULT_RETIRE,
+                               FAULT_TRIM};
+  for (unsigned i = 0; i < sizeof(scenes) / sizeof(scenes[0]) && !test_case_failed(); i++) {
+    fault_scene scene = fault_scenes[scenes[i]];
+    scene.config.backing = backing;
+    scene.config.rounding = TARN_ROUNDING_EXACT;
+    scene.config.cached_blocks_per_size = 3;
+    run_all(&scene);
+  }
+}
+
+static void plain_memory(void) {
+  run_on(TARN_BACKING_PLAIN);
+}
+
+static void private_pool(void) {
+  run_on(TARN_BACKING_POOL);
+}
+
 static void creating(void) {
   const tarn_heap_config config = {.size = sizeof(config), .device = "sim:64M"};
   if (!fault_memory_can_fail()) {
@@ -131,6 +152,8 @@ static const test_case cases[] = {
     {"trimming", trimming},
     {"reserve and limits", limiting},
     {"resetting", resetting},
+    {"plain memory", plain_memory},
+    {"a private pool", private_pool},
     {"creating a heap", creating},
     {"destroying a heap", destroying},
 };

@@ -18,8 +18,8 @@ typedef struct rig {
   tarn_heap *heap;
   tarn_stream streams[RIG_STREAMS];
   int n_streams;
-  bool
-      is_rounded; /* the device holds more than the heap asked for: pages of it, and its own pool */
+  bool has_buckets; /* the heap's blocks are the driver's own allocations */
+  bool is_rounded;  /* the device holds more than was asked for: whole pages, and its own pool */
   _Atomic uint64_t last_owner;
   uint64_t n_findings; /* of the oracle, those at the device's end included */
 } rig;
