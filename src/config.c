@@ -41,7 +41,7 @@ static tarni_settings preset_settings(tarn_preset preset) {
   }
   return (tarni_settings){.backing = TARN_BACKING_VMM,
                           .rounding = TARN_ROUNDING_CLASSES,
-                          .cached_limit = no_limit,
+                          .cached_limit = (uint64_t)1 << 30,
                           .cached_slots = no_limit,
                           .live_limit = no_limit};
 }

@@ -18,7 +18,8 @@ static const tool_command commands[] = {
     {"replay",
      "[--json] [--device NAME] [--stealing never|short|always] [--capacity BYTES] [--fit] "
      "[--stats] "
-     "[--repeat N] [--seed N] FILE...",
+     "[--repeat N] [--seed N] [--preset none|power-buckets|exact-pool] "
+     "[--backing vmm|pool|plain] [--rounding classes|exact|power-of-two] FILE...",
      "Replays recorded programs (text or .gz) through the heap and says what they needed.",
      tool_replay},
     {"bench", "[BENCHMARK ...]", "Runs a benchmark; without a name it lists them.", tool_bench},

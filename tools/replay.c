@@ -30,6 +30,20 @@ static const char *const stealing_names[] = {[TARN_STEAL_WHEN_SHORT] = "short",
                                              [TARN_STEAL_NEVER] = "never",
                                              [TARN_STEAL_ALWAYS] = "always"};
 
+/* 0 is what the environment says, else the default. */
+static const char *const preset_names[] = {[TARN_PRESET_DEFAULT] = "default",
+                                           [TARN_PRESET_NONE] = "none",
+                                           [TARN_PRESET_POWER_BUCKETS] = "power-buckets",
+                                           [TARN_PRESET_EXACT_POOL] = "exact-pool"};
+static const char *const backing_names[] = {[TARN_BACKING_DEFAULT] = "default",
+                                            [TARN_BACKING_VMM] = "vmm",
+                                            [TARN_BACKING_POOL] = "pool",
+                                            [TARN_BACKING_PLAIN] = "plain"};
+static const char *const rounding_names[] = {[TARN_ROUNDING_DEFAULT] = "default",
+                                             [TARN_ROUNDING_CLASSES] = "classes",
+                                             [TARN_ROUNDING_EXACT] = "exact",
+                                             [TARN_ROUNDING_POWER_OF_TWO] = "power-of-two"};
+
 static double ratio_of(uint64_t bytes, const trace *t) {
   return t->live_peak_bytes != 0 ? (double)bytes / (double)t->live_peak_bytes : 0.0;
 }
@@ -76,6 +90,9 @@ static void print_row_json(const replay_options *options, const replay_row *row)
   tool_json_real("ns_per_event", (double)result->first_pass_ns / events, 1);
   tool_json_string("device", result->device.name);
   tool_json_string("stealing", stealing_names[options->plan.stealing]);
+  tool_json_string("preset", preset_names[options->plan.preset]);
+  tool_json_string("backing", backing_names[options->plan.backing]);
+  tool_json_string("rounding", rounding_names[options->plan.rounding]);
   tool_json_number("repeats", options->plan.n_passes);
   tool_json_number("reserved_peak_repeat_bytes", result->reserved_peak_repeat_bytes);
   tool_json_real("driver_us_per_mib", us_per_mib(row), 2);
@@ -212,24 +229,47 @@ static int replay_files(const replay_options *options, const tool_files *files) 
   return exit_status;
 }
 
-static bool read_stealing(const char *text, tarn_stealing *stealing) {
-  for (size_t i = 0; i < sizeof(stealing_names) / sizeof(stealing_names[0]); i++) {
-    if (strcmp(text, stealing_names[i]) == 0) {
-      *stealing = (tarn_stealing)i;
+/* One word of a list; words[first] is the first that may be chosen. */
+static bool read_word(const char *argument, const char *text, const char *const *words,
+                      size_t first, size_t count, int *choice) {
+  for (size_t i = first; i < count; i++) {
+    if (strcmp(text, words[i]) == 0) {
+      *choice = (int)i;
       return true;
     }
   }
-  (void)fprintf(stderr, "tarn: --stealing takes never, short or always, not '%s'\n", text);
+  (void)fprintf(stderr, "tarn: %s takes ", argument);
+  for (size_t i = first; i < count; i++) {
+    (void)fprintf(stderr, "%s%s", i == first ? "" : i + 1 == count ? " or " : ", ", words[i]);
+  }
+  (void)fprintf(stderr, ", not '%s'\n", text);
   return false;
 }
 
+#define READ_WORD(argument, text, words, first, choice)                                            \
+  ((text) == NULL ||                                                                               \
+   read_word((argument), (text), (words), (first), sizeof(words) / sizeof((words)[0]), (choice)))
+
 /* The texts of the arguments, NULL where they are not given. */
 typedef struct replay_texts {
-  const char *stealing, *capacity, *repeat, *seed;
+  const char *stealing, *preset, *backing, *rounding, *capacity, *repeat, *seed;
 } replay_texts;
 
+static bool read_heap(const replay_texts *texts, replay_plan *plan) {
+  int stealing = 0, preset = 0, backing = 0, rounding = 0;
+  const bool is_read = READ_WORD("--stealing", texts->stealing, stealing_names, 0, &stealing) &&
+                       READ_WORD("--preset", texts->preset, preset_names, 1, &preset) &&
+                       READ_WORD("--backing", texts->backing, backing_names, 1, &backing) &&
+                       READ_WORD("--rounding", texts->rounding, rounding_names, 1, &rounding);
+  plan->stealing = (tarn_stealing)stealing;
+  plan->preset = (tarn_preset)preset;
+  plan->backing = (tarn_backing)backing;
+  plan->rounding = (tarn_rounding)rounding;
+  return is_read;
+}
+
 static bool read_options(const replay_texts *texts, replay_plan *plan) {
-  return (texts->stealing == NULL || read_stealing(texts->stealing, &plan->stealing)) &&
+  return read_heap(texts, plan) &&
          (texts->capacity == NULL || tool_read_bytes(texts->capacity, &plan->capacity_bytes)) &&
          (texts->repeat == NULL || tool_read_number(texts->repeat, 1, 1000000, &plan->n_passes)) &&
          (texts->seed == NULL || tool_read_number(texts->seed, 0, UINT64_MAX, &plan->seed));
@@ -249,13 +289,16 @@ int tool_replay(const tool_command *command, int argc, char **argv) {
   replay_options options = {.plan = {.seed = 1, .n_passes = 1}};
   replay_texts texts = {0};
   bool has_device = false, has_stealing = false, has_capacity = false, has_repeat = false,
-       has_seed = false;
+       has_seed = false, has_preset = false, has_backing = false, has_rounding = false;
   const tool_argument arguments[] = {
       {"--json", &options.is_json, NULL},
       {"--fit", &options.is_fit, NULL},
       {"--stats", &options.plan.has_stats, NULL},
       {"--device", &has_device, &options.plan.device},
       {"--stealing", &has_stealing, &texts.stealing},
+      {"--preset", &has_preset, &texts.preset},
+      {"--backing", &has_backing, &texts.backing},
+      {"--rounding", &has_rounding, &texts.rounding},
       {"--capacity", &has_capacity, &texts.capacity},
       {"--repeat", &has_repeat, &texts.repeat},
       {"--seed", &has_seed, &texts.seed},

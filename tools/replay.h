@@ -11,6 +11,9 @@
 typedef struct replay_plan {
   const char *device; /* NULL: the best there is */
   tarn_stealing stealing;
+  tarn_preset preset; /* these three: what the heap is made of */
+  tarn_backing backing;
+  tarn_rounding rounding;
   uint64_t capacity_bytes; /* of the simulated GPU, else the heap's limit; 0: as it comes */
   uint64_t seed;           /* of the simulated GPU */
   uint64_t n_passes;       /* how often the trace runs through one heap */

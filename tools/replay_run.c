@@ -221,7 +221,10 @@ static tarn_status create_heap(replay *r, uint64_t limit_bytes) {
   const tarn_heap_config config = {.size = sizeof(config),
                                    .device = r->result->device.name,
                                    .limit_bytes = limit_bytes,
-                                   .stealing = r->plan->stealing};
+                                   .stealing = r->plan->stealing,
+                                   .preset = r->plan->preset,
+                                   .backing = r->plan->backing,
+                                   .rounding = r->plan->rounding};
   return tarn_heap_create(&config, &r->heap);
 }
 

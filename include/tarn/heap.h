@@ -71,9 +71,10 @@ typedef struct tarn_heap_config {
   /* For heaps whose blocks are the driver's own allocations; for others they must be 0. What is
    * over a limit goes back to the driver, the block that was freed longest ago first. */
   uint32_t cached_blocks_per_size; /* most freed blocks kept of one size; 0: the default */
-  uint64_t cached_limit_bytes;     /* most bytes kept in freed blocks; 0: the default; 1: none */
-  uint64_t pool_threshold_bytes;   /* of idle memory that the driver's pool may hold; 0: default */
-  uint64_t live_limit_bytes;       /* most bytes in live blocks; 0: the default, which is none */
+  uint64_t cached_limit_bytes;   /* most bytes kept in freed blocks; 0: the default, 1 GiB where no
+                                    preset says otherwise; 1: none; UINT64_MAX: no limit */
+  uint64_t pool_threshold_bytes; /* of idle memory that the driver's pool may hold; 0: default */
+  uint64_t live_limit_bytes;     /* most bytes in live blocks; 0: the default, which is none */
 } tarn_heap_config;
 
 /* Makes a heap. config may be NULL: all defaults. */

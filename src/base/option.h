@@ -23,9 +23,9 @@
     "pool of the driver, or plain allocations. Unset: what the preset says.")                      \
   X(ROUNDING, CHOICE, "classes", 0, 0, "classes|exact|power-of-two",                               \
     "What requests are rounded up to, unless the program says so. Unset: what the preset says.")   \
-  X(CACHED_LIMIT, BYTES, "1024P", 0, UINT64_C(1) << 60, "",                                        \
+  X(CACHED_LIMIT, BYTES, "1G", 0, UINT64_C(1) << 60, "",                                           \
     "Most bytes of freed blocks that a heap of driver allocations keeps; 0 keeps none. Unset: "    \
-    "what the preset says, else no limit.")                                                        \
+    "what the preset says, else 1G.")                                                              \
   X(CACHED_BLOCKS, INTEGER, "4294967295", 0, UINT32_MAX, "",                                       \
     "Most freed blocks of one size that a heap of driver allocations keeps; 0 keeps none. Unset: " \
     "what the preset says, else no limit.")                                                        \

@@ -282,7 +282,10 @@ static void wrong_words(void) {
   } uses[] = {
       {"replay", 2, "a trace is needed"},
       {"replay --bogus x", 2, "--bogus"},
-      {"replay --stealing often x", 2, "never, short or always"},
+      {"replay --stealing often x", 2, "short, never or always"},
+      {"replay --backing host x", 2, "--backing takes vmm, pool or plain, not 'host'"},
+      {"replay --rounding default x", 2, "classes, exact or power-of-two"},
+      {"replay --preset x x", 2, "none, power-buckets or exact-pool"},
       {"replay --repeat 0 x", 2, "from 1 to"},
       {"replay --seed -1 x", 2, "'-1' is not a number"},
       {"replay --capacity 12Q x", 2, "'12Q' is not a number of bytes"},
