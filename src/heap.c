@@ -145,6 +145,7 @@ static void heap_close(tarn_heap *heap) {
     (void)tarni_grants_give_back(heap); /* of one that could not be made; else nothing is left */
     tarni_buckets_close(heap);
   }
+  tarni_sleep_close(heap);
   metadata_close(heap);
   if (heap->base != 0) {
     (void)tarni_port_unreserve(heap->port, heap->base, heap->size);
@@ -216,6 +217,7 @@ static tarn_status heap_give_back(tarn_heap *heap) {
     TARN_TRY(tarni_grants_give_back(heap));
     return tarni_fences_close(heap);
   }
+  TARN_TRY(tarni_sleep_give_back(heap));
   TARN_TRY(tarni_chunks_close(heap));
   TARN_TRY(tarni_fences_close(heap));
   TARN_TRY(tarni_port_unreserve(heap->port, heap->base, heap->size));
@@ -314,11 +316,14 @@ tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_trim"));
   TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->grow);
-  do {
-    tarni_uses_reap_grow(heap);
-  } while (heap->pending != NULL && tarni_fences_wait_grow(heap));
-  const tarn_status status = heap->buckets != NULL ? tarni_bucket_trim_grow(heap, keep_bytes)
-                                                   : trim_chunks_grow(heap, keep_bytes);
+  tarn_status status = tarni_sleep_refuse(heap, "tarn_heap_trim");
+  if (status == TARN_OK) {
+    do {
+      tarni_uses_reap_grow(heap);
+    } while (heap->pending != NULL && tarni_fences_wait_grow(heap));
+    status = heap->buckets != NULL ? tarni_bucket_trim_grow(heap, keep_bytes)
+                                   : trim_chunks_grow(heap, keep_bytes);
+  }
   tarni_lock_release(&heap->grow);
   return status;
 }
@@ -380,8 +385,8 @@ tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_reserve"));
   TARNI_PAYS(&heap->calls);
   TARN_TRY(reserve_check(heap, bytes));
-  tarn_status status = TARN_OK;
   tarni_lock_acquire(&heap->grow);
+  tarn_status status = tarni_sleep_refuse(heap, "tarn_heap_reserve");
   while (status == TARN_OK && heap->reserved_bytes < bytes) {
     const uint64_t missing = tarni_align_up(bytes - heap->reserved_bytes, heap->unit);
     const uint64_t piece = tarni_min(missing, reserve_piece(heap));

@@ -335,6 +335,17 @@ static inline bool tarni_is_watched(const tarn_heap *heap) {
   return atomic_load_explicit(&heap->n_watchers, memory_order_relaxed) != 0;
 }
 
+/* ---- sleep.c: heaps that keep their addresses only ---- */
+static inline bool tarni_is_asleep(const tarn_heap *heap) {
+  return atomic_load_explicit(&heap->is_asleep, memory_order_relaxed);
+}
+
+/* Whether the heap is awake: else the error. */
+tarn_status tarni_sleep_refuse(const tarn_heap *heap, const char *operation);
+/* Gives back what a heap that sleeps, or has slept, holds. May be called again where it fails. */
+tarn_status tarni_sleep_give_back(tarn_heap *heap);
+void tarni_sleep_close(tarn_heap *heap);
+
 /* ---- shortage.c: the ladder ---- */
 /* Takes note of all that is complete by now: blocks, retired streams. */
 void tarni_shortage_note_grow(tarn_heap *heap);

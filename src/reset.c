@@ -46,6 +46,7 @@ static void reset_fences_locked(tarn_heap *heap) {
 }
 
 static tarn_status reset_grow(tarn_heap *heap) {
+  TARN_TRY(tarni_sleep_refuse(heap, "tarn_heap_reset"));
   TARN_TRY(reset_collect_grow(heap));
   TARN_TRY(heap->buckets != NULL ? tarni_bucket_trim_grow(heap, 0)
                                  : tarni_chunk_trim_grow(heap, 0));

@@ -282,6 +282,7 @@ static bool is_beyond(shortage *at) {
 }
 
 static tarn_status climb(shortage *at) {
+  TARN_TRY(tarni_sleep_refuse(at->heap, "tarn_alloc")); /* it may have gone to sleep meanwhile */
   if (is_beyond(at)) {
     return at->heap->limit_bytes < at->heap->port->device.total_bytes ? TARN_LIMIT
                                                                       : TARN_DEVICE_MEMORY;

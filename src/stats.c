@@ -129,7 +129,7 @@ static uint64_t largest_free_locked(const tarn_heap *heap) {
 static tarn_heap_stats stats_of(const tarn_heap *heap, const tarni_counts *counts) {
   const tarni_large_counts total = tarni_counts_total(counts);
   const uint64_t live = total.alloc_bytes - total.free_bytes;
-  const uint64_t free_bytes = heap->reserved_bytes - heap->used_bytes;
+  const uint64_t free_bytes = heap->reserved_bytes + heap->asleep_bytes - heap->used_bytes;
   const uint64_t largest = largest_free_locked(heap);
   return (tarn_heap_stats){.size = sizeof(tarn_heap_stats),
                            .live_bytes = live,
@@ -149,6 +149,8 @@ static tarn_heap_stats stats_of(const tarn_heap *heap, const tarni_counts *count
                            .used_bytes = heap->used_bytes,
                            .used_peak_bytes = heap->used_peak_bytes,
                            .largest_free_bytes = largest,
+                           .asleep_bytes = heap->asleep_bytes,
+                           .is_asleep = tarni_is_asleep(heap),
                            .fragmentation =
                                free_bytes != 0 ? 1.0 - (double)largest / (double)free_bytes : 0.0};
 }

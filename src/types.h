@@ -342,6 +342,7 @@ struct tarn_heap {
   uint64_t used_bytes, used_peak_bytes; /* in slabs */
   /* peaks since a scope of statistics last began or ended (scope_stats.c): */
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;
+  uint64_t asleep_bytes; /* of chunks that have their place but no memory, until the heap wakes */
   uint64_t moved_chunks, waits;
   tarni_counts gone; /* what caches have counted that are gone */
   tarn_stats_scope *scopes;
@@ -349,7 +350,9 @@ struct tarn_heap {
   uint64_t exact_live; /* while there is one: live bytes after each call */
   /* lock DRIVER: */
   tarni_lock grow;
+  struct tarni_nap *nap; /* of a heap that has ever slept (sleep.c) */
   /* atomic: */
+  _Atomic bool is_asleep;      /* changed under lock DRIVER */
   _Atomic uint32_t n_watchers; /* changed under lock HEAP; not 0: no hits, see watch.c */
   tarni_tally calls;           /* of the driver, on the heap's account */
 };

@@ -71,6 +71,7 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
   if (pointer == 0) {
     return TARN_OK;
   }
+  TARN_TRY(tarni_sleep_refuse(heap, "tarn_use"));
   TARNI_PAYS(&heap->calls);
   tarni_index lane;
   TARN_TRY(tarni_lane_find(heap, stream, &lane));

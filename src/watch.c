@@ -31,6 +31,7 @@ static void note(tarn_heap *heap, uint64_t offset, bool is_alloc) {
 
 tarn_status tarni_watch_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                               tarn_stream stream, tarn_ptr *block) {
+  TARN_TRY(tarni_sleep_refuse(heap, "tarn_alloc"));
   TARN_TRY(tarni_alloc_plain(heap, bytes, alignment, stream, block));
   note(heap, *block - heap->base, true);
   return TARN_OK;

@@ -142,6 +142,27 @@ TARN_API tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
  * and how many bytes. Counts of calls go on; peaks begin anew. */
 TARN_API tarn_status tarn_heap_reset(tarn_heap *heap);
 
+/* What becomes of the content of live blocks while a heap sleeps. */
+typedef enum tarn_sleep_content {
+  TARN_SLEEP_SAVE = 0, /* it is kept in pinned host memory */
+  TARN_SLEEP_DROP = 1, /* it is gone: blocks hold anything when the heap wakes */
+} tarn_sleep_content;
+
+/* Gives all physical memory back to the device and keeps every address: blocks stay live, and have
+ * memory again at the same place when the heap wakes. Waits for all work of the device. Until the
+ * heap is awake, no work that uses its blocks may be given to any stream, and allocating, tarn_use,
+ * reserving, trimming and resetting are TARN_STATE. Blocks may be freed, and streams retired.
+ * TARN_CAPTURE when a stream that the heap knows is being captured, TARN_UNSUPPORTED where blocks
+ * are the driver's own allocations. When it fails the heap is awake and holds what it held, but for
+ * content that was to be dropped; where the driver does not even allow that, the message says that
+ * it is asleep: is_asleep of tarn_heap_stats tells, too. */
+TARN_API tarn_status tarn_heap_sleep(tarn_heap *heap, tarn_sleep_content content);
+
+/* Gets memory for all blocks that are live, at their addresses, and what was saved is in them
+ * again. When it fails, for lack of memory or otherwise, the heap is asleep as before, nothing is
+ * lost, and it can be tried again. */
+TARN_API tarn_status tarn_heap_wake(tarn_heap *heap);
+
 /* Changes the hard limit. What is held above it is trimmed where that is possible. */
 TARN_API tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes);
 
@@ -171,6 +192,10 @@ typedef struct tarn_heap_stats {
   uint64_t used_peak_bytes;
   uint64_t largest_free_bytes; /* of free_bytes, the largest piece */
   double fragmentation;        /* 1 - largest_free_bytes / free_bytes; 0: all in one piece */
+  uint64_t asleep_bytes; /* while the heap sleeps: memory that it needs when it wakes. The sum of
+                            live, cached, pending and free bytes is reserved_bytes and this */
+  bool is_asleep;
+  bool reserved_bools[7];
 } tarn_heap_stats;
 
 TARN_API tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats);

@@ -15,7 +15,9 @@
  * be given back for good, because what is left is too little. */
 static bool is_excused(const fault_world *w, tarn_status status) {
   const bool is_no_address = status == TARN_ADDRESS_SPACE && w->expected == TARN_DEVICE_MEMORY;
-  return status == w->expected || is_no_address || /* addresses run out under their own name */
+  const bool is_no_pinned = status == TARN_HOST_MEMORY && w->expected == TARN_DEVICE_MEMORY;
+  return status == w->expected || is_no_pinned ||
+         is_no_address || /* addresses run out under their own name */
          (w->is_for_good && (status == TARN_LIMIT || status == TARN_DEVICE_MEMORY ||
                              status == TARN_ADDRESS_SPACE || status == TARN_STATE));
 }
@@ -69,8 +71,14 @@ static bool obtain(fault_world *w, uint64_t bytes, tarn_stream stream, rig_block
 }
 
 static bool release(fault_world *w, rig_block *block, tarn_stream stream) {
-  CHECK_OK(tarn_sim_disown(w->rig.device, block->address, block->bytes));
+  const bool is_asleep = rig_stats(&w->rig).is_asleep; /* then there is nothing to own */
+  if (!is_asleep) {
+    CHECK_OK(tarn_sim_disown(w->rig.device, block->address, block->bytes));
+  }
   if (!PASSED(w, tarn_free(w->rig.heap, block->address, stream))) {
+    if (is_asleep) {
+      return false;
+    }
     CHECK_OK(tarn_sim_own(w->rig.device, block->address, block->bytes, block->owner));
     return false;
   }
@@ -241,6 +249,87 @@ static void reset(fault_world *w) {
   fault_give_all(w);
 }
 
+/* Fills all blocks with marks. */
+static bool put_marks(fault_world *w) {
+  bool is_marked = true;
+  for (int i = 0; i < w->n_blocks; i++) {
+    const rig_block *block = &w->blocks[i];
+    const tarn_status status = tarn_device_fill(w->rig.device, block->address,
+                                                (uint8_t)block->owner, block->bytes, w->streams[i]);
+    is_marked = fault_passed(w, status) && is_marked;
+  }
+  return is_marked;
+}
+
+/* Memory that came back is new: the oracle does not know its owners. */
+static void own_again(const fault_world *w) {
+  for (int i = 0; i < w->n_blocks; i++) {
+    const rig_block *block = &w->blocks[i];
+    CHECK_OK(tarn_sim_own(w->rig.device, block->address, block->bytes, block->owner));
+  }
+}
+
+/* Whether all blocks still hold their marks. */
+static void check_marks(const fault_world *w) {
+  for (int i = 0; i < w->n_blocks; i++) {
+    const uint8_t *bytes = (const uint8_t *)(uintptr_t)w->blocks[i].address;
+    const uint8_t mark = (uint8_t)w->blocks[i].owner;
+    CHECK(bytes[0] == mark && bytes[w->blocks[i].bytes / 2] == mark &&
+          bytes[w->blocks[i].bytes - 1] == mark);
+  }
+}
+
+static bool is_broken(const fault_world *w) {
+  uint64_t n = 0;
+  CHECK_OK(tarn_sim_failed(w->rig.device, &n));
+  return w->is_lost || (n != 0 && w->expected == TARN_DEVICE_LOST);
+}
+
+static void sleep_and_wake(fault_world *w, tarn_sleep_content content) {
+  if (rig_stats(&w->rig).is_asleep && !PASSED(w, tarn_heap_wake(w->rig.heap))) {
+    return; /* it went to sleep before the fault was over */
+  }
+  for (int i = 0; i < 3; i++) {
+    take(w, 3 * FAULT_MIB, i);
+    take(w, 30 << 10, i);
+    take(w, 200 << 10, i);
+  }
+  const bool is_marked = put_marks(w);
+  use(w, 2, 1);
+  use(w, 3, 0);
+  give(w, 7);
+  give(w, 2);
+  const bool has_slept = PASSED(w, tarn_heap_sleep(w->rig.heap, content)); /* all work is done */
+  if (rig_stats(&w->rig).is_asleep) {
+    give(w, 0);
+    give(w, 3);
+    if (!w->is_armed) {
+      CHECK_EQ(rig_state(&w->rig).created_bytes, 0);
+    }
+    for (int i = 0; i < 2 && rig_stats(&w->rig).is_asleep; i++) {
+      (void)PASSED(w, tarn_heap_wake(w->rig.heap));
+    }
+  }
+  if (!rig_stats(&w->rig).is_asleep && !is_broken(w)) {
+    own_again(w);
+    CHECK(w->is_armed || w->n_blocks == 5);
+    if (is_marked && has_slept && content == TARN_SLEEP_SAVE) {
+      check_marks(w);
+    }
+    take(w, 5 * FAULT_MIB, 1);
+    take(w, 30 << 10, 1);
+    fault_give_all(w);
+  }
+}
+
+static void sleep_save(fault_world *w) {
+  sleep_and_wake(w, TARN_SLEEP_SAVE);
+}
+
+static void sleep_drop(fault_world *w) {
+  sleep_and_wake(w, TARN_SLEEP_DROP);
+}
+
 static void *thread_work(void *user) {
   fault_world *w = user;
   for (int i = 0; i < 2; i++) {
@@ -300,5 +389,7 @@ const fault_scene fault_scenes[FAULT_SCENES] = {
     [FAULT_TRIM] = SCENE("sim:64M,order=lazy", trim, .stealing = TARN_STEAL_WHEN_SHORT),
     [FAULT_LIMIT] = SCENE("sim:64M,order=lazy", limit, .stealing = TARN_STEAL_WHEN_SHORT),
     [FAULT_RESET] = SCENE("sim:64M,order=lazy", reset, .limit_bytes = 24 * FAULT_MIB),
+    [FAULT_SLEEP_SAVE] = SCENE("sim:64M,order=lazy", sleep_save, .limit_bytes = 24 * FAULT_MIB),
+    [FAULT_SLEEP_DROP] = SCENE("sim:64M,order=lazy", sleep_drop, .limit_bytes = 24 * FAULT_MIB),
     [FAULT_THREADS] = SCENE("sim:64M,order=lazy", threads, .limit_bytes = 24 * FAULT_MIB),
 };

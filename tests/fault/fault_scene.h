@@ -40,6 +40,9 @@ enum {
   FAULT_LIMIT,
   FAULT_THREADS,
   FAULT_RESET,
+  FAULT_ANY_BACKING, /* the scenes before it are for every heap, the others for chunks */
+  FAULT_SLEEP_SAVE = FAULT_ANY_BACKING,
+  FAULT_SLEEP_DROP,
   FAULT_SCENES,
 };
 

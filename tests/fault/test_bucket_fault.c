@@ -26,7 +26,7 @@ static void play_on(int index, tarn_backing backing, bool keeps_little) {
 }
 
 static void play_all_on(tarn_backing backing) {
-  for (int i = 0; i < FAULT_SCENES && !test_case_failed(); i++) {
+  for (int i = 0; i < FAULT_ANY_BACKING && !test_case_failed(); i++) {
     if (i != FAULT_MOVE_ANY) { /* nothing moves here */
       play_on(i, backing, false);
     }

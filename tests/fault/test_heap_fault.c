@@ -23,6 +23,8 @@ SCENE_CASE(retiring, FAULT_RETIRE)
 SCENE_CASE(trimming, FAULT_TRIM)
 SCENE_CASE(limiting, FAULT_LIMIT)
 SCENE_CASE(resetting, FAULT_RESET)
+SCENE_CASE(sleeping_saved, FAULT_SLEEP_SAVE)
+SCENE_CASE(sleeping_dropped, FAULT_SLEEP_DROP)
 SCENE_CASE(threading, FAULT_THREADS)
 
 /* ---- Beginning and end ---- */
@@ -49,6 +51,8 @@ static const test_case cases[] = {
     {"trimming", trimming},
     {"reserve and limits", limiting},
     {"resetting", resetting},
+    {"sleep and wake, content saved", sleeping_saved},
+    {"sleep and wake, content dropped", sleeping_dropped},
     {"threads with their default streams", threading},
     {"creating a heap", creating},
     {"destroying a heap", destroying},

@@ -67,6 +67,8 @@ SCENE_CASE(retiring, FAULT_RETIRE)
 SCENE_CASE(trimming, FAULT_TRIM)
 SCENE_CASE(limiting, FAULT_LIMIT)
 SCENE_CASE(resetting, FAULT_RESET)
+SCENE_CASE(sleeping_saved, FAULT_SLEEP_SAVE)
+SCENE_CASE(sleeping_dropped, FAULT_SLEEP_DROP)
 
 /* The same on heaps whose blocks are the driver's own allocations. */
 static void run_on(tarn_backing backing) {
@@ -152,6 +154,8 @@ static const test_case cases[] = {
     {"trimming", trimming},
     {"reserve and limits", limiting},
     {"resetting", resetting},
+    {"sleep and wake, content saved", sleeping_saved},
+    {"sleep and wake, content dropped", sleeping_dropped},
     {"plain memory", plain_memory},
     {"a private pool", private_pool},
     {"creating a heap", creating},

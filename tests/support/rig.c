@@ -157,7 +157,7 @@ bool rig_is_sound(const rig *r) {
   }
   const tarn_heap_stats stats = rig_stats(r);
   return CHECK_EQ(stats.live_bytes + stats.cached_bytes + stats.pending_bytes + stats.free_bytes,
-                  stats.reserved_bytes) &&
+                  stats.reserved_bytes + stats.asleep_bytes) &&
          (r->is_rounded ? CHECK(rig_state(r).created_bytes >= stats.reserved_bytes)
                         : CHECK_EQ(rig_state(r).created_bytes, stats.reserved_bytes)) &&
          CHECK(stats.quarantined_bytes <= stats.reserved_bytes);

@@ -301,7 +301,8 @@ static sim_actor launch_actor(const graph_launch *launch, uint32_t index) {
                      .epoch = launch->exec->chain_epochs[node->chain],
                      .stream_id = launch->stream->id,
                      .slot = launch->exec->chain_slots[node->chain],
-                     .operation = node->work.kind};
+                     .operation = node->work.kind,
+                     .is_manager = node->work.is_managers};
 }
 
 /* Room for the uses of all nodes; those that are not mapped are found, and break the device when

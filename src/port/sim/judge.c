@@ -315,8 +315,10 @@ static bool visit_judge(sim_history **slot, uint64_t offset, uint64_t size, void
                        .is_write = walk->range->is_write};
   tarn_sim_finding finding = {
       .address = walk->origin + offset, .bytes = size, .owner = history->owner};
-  /* What its owner has given back still goes back to its pool, and must do so in order. */
-  const bool is_gone = history->is_freed && use.operation != SIM_OP_POOL_FREE;
+  /* What its owner has given back still goes back to its pool, and a heap may work on it: both must
+   * do so in order. */
+  const bool is_gone =
+      history->is_freed && use.operation != SIM_OP_POOL_FREE && !walk->actor->is_manager;
   if (is_gone || use.owner != history->owner) {
     finding.kind = TARN_SIM_FREED;
     const sim_use *last = history->n_uses != 0 ? &history->uses[history->n_uses - 1] : NULL;

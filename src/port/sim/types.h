@@ -213,6 +213,7 @@ typedef struct sim_work {
   sim_operation_kind kind;
   uint8_t value;
   bool owns_source; /* `source` is a staged copy of ordinary host memory, to be freed */
+  bool is_managers; /* a heap works on its own memory, also on what was given back */
   bool is_early;    /* a kernel that does not wait for the one that it follows in a capture */
   uint32_t n_ranges;
   tarn_ptr destination;
@@ -335,6 +336,7 @@ typedef struct sim_actor { /* who does something, and what is ordered before it 
   uint64_t stream_id;
   uint32_t slot;
   sim_operation_kind operation;
+  bool is_manager; /* sim_work's is_managers */
 } sim_actor;
 
 /* ---- call.c: what every entry begins and ends with; code.c: the driver's codes ---------------*/

@@ -34,7 +34,8 @@ static void submit_commit(sim_stream *stream, sim_operation *operation, bool is_
                              .epoch = stream->epoch,
                              .stream_id = stream->id,
                              .slot = stream->slot,
-                             .operation = operation->work.kind};
+                             .operation = operation->work.kind,
+                             .is_manager = operation->work.is_managers};
     tarni_sim_oracle_judge(device, &actor, &operation->work);
     tarni_sim_oracle_merge(device, &operation->work);
   }
@@ -67,6 +68,7 @@ static tarn_status submit_operation(sim_stream *stream, sim_operation *operation
 
 /* Takes over what the work owns, on every path. */
 static tarn_status submit(sim_stream *stream, sim_work *work, const char *entry) {
+  work->is_managers = tarni_port_payer != NULL;
   if (stream->capture != NULL) {
     const tarn_status status = tarni_sim_capture_add(stream, work);
     if (status != TARN_OK) {
