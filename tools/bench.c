@@ -7,6 +7,11 @@
 #include "tool.h"
 
 static const tool_command benchmarks[] = {
+    {"bench copy",
+     "[--json] [--device NAME] [--rounds N] [--max BYTES] [--piece BYTES] [--threads N]",
+     "Copies of ordinary memory to the device and back, by size, and of many small pieces, beside "
+     "the driver's own.",
+     bench_copy},
     {"bench pair", "[--json] [--device NAME] [--rounds N] [--peer LIBRARY]",
      "Nanoseconds for an allocation and its free, by size, by threads, and beside other "
      "allocators.",
