@@ -90,6 +90,18 @@ foreach(label IN LISTS test_labels)
   endforeach()
 endforeach()
 
+# Each tests/fuzz/fuzz_*.c is a program of libFuzzer, in the fuzz profile only.
+if(TARN_PROFILE STREQUAL "fuzz")
+  file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)
+  foreach(source IN LISTS fuzz_sources)
+    get_filename_component(name ${source} NAME_WE)
+    add_executable(${name} ${source})
+    target_link_libraries(${name} PRIVATE tarn_test_support)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY tests/fuzz)
+  endforeach()
+endif()
+
 # tarn's declarations of the CUDA driver against the toolkit's own, where there is a toolkit.
 if(TARN_CUDA_INCLUDE_DIR AND TARGET unit_test_cuda_abi)
   target_compile_definitions(unit_test_cuda_abi PRIVATE TARN_HAVE_CUDA_H=1)

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * libFuzzer over sequences of transfers: any bytes, against the model. */
+#include <stdlib.h>
+
+#include "support/transfer_model.h"
+#include "support/test.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  transfer_model_run(data, size);
+  if (test_case_failed()) {
+    abort();
+  }
+  return 0;
+}
