@@ -184,6 +184,12 @@ TARNI_SLOW static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, uint64
     return TARN_OK;
   }
   TARNI_PAYS(&heap->calls);
+  if (tarni_captures_announced(heap)) {
+    const tarn_status status = tarni_capture_alloc(heap, bytes, alignment, stream, block);
+    if (status != TARN_OK || *block != 0) {
+      return status;
+    }
+  }
   return tarni_is_watched(heap) ? tarni_watch_alloc(heap, bytes, alignment, stream, block)
                                 : tarni_alloc_plain(heap, bytes, alignment, stream, block);
 }

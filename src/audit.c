@@ -246,7 +246,7 @@ static tarn_status check_pending(tarn_heap *heap) {
     tarni_extent_at(heap, index)->n_seen++;
     bytes += uses->bytes;
   }
-  return compare("pending bytes", heap->pending_bytes, bytes);
+  return compare("pending bytes", heap->pending_bytes, bytes + tarni_deferred_see_locked(heap));
 }
 
 tarn_status tarni_audit_uses(const tarn_heap *heap, uint64_t n_marked) {
@@ -372,7 +372,7 @@ static tarn_status check_all(audit *sum) {
   if (heap->n_exact != 0) {
     TARN_TRY(compare("live bytes of exact scopes", heap->exact_live, sum->live));
   }
-  return compare("physical bytes", stats.reserved_bytes + stats.asleep_bytes,
+  return compare("physical bytes", stats.reserved_bytes - stats.captured_bytes + stats.asleep_bytes,
                  sum->used + sum->free + sum->busy + sum->leaving + heap->quarantined_bytes);
 }
 
@@ -389,11 +389,14 @@ static tarn_status check_chunked_locked(tarn_heap *heap) {
 
 tarn_status tarn_heap_check(tarn_heap *heap) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_check"));
+  tarni_lock_acquire(&heap->capture);
   tarni_lock_acquire(&heap->grow);
   tarni_lock_acquire(&heap->lock);
-  const tarn_status status =
+  tarn_status status =
       heap->buckets != NULL ? tarni_bucket_check_locked(heap) : check_chunked_locked(heap);
+  status = status == TARN_OK ? tarni_arenas_check_held(heap) : status;
   tarni_lock_release(&heap->lock);
   tarni_lock_release(&heap->grow);
+  tarni_lock_release(&heap->capture);
   return status;
 }

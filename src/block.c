@@ -69,6 +69,10 @@ tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_in
   tarni_lock_acquire(&heap->lock);
   const bool is_block = tarni_block_find_locked(heap, pointer - heap->base, &block);
   tarni_lock_release(&heap->lock);
+  tarn_block_info captured = {.size = sizeof(captured)};
+  if (tarni_arena_block(heap, pointer, &captured)) {
+    return tarni_struct_out(info, &captured, sizeof(captured), "tarn_block_get_info");
+  }
   if (!is_block || !block.is_live) {
     return tarni_fail(TARN_FOREIGN, "tarn_block_get_info", NULL,
                       "Ask about pointers into live blocks of this heap.",

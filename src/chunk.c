@@ -138,7 +138,7 @@ static tarni_index find_any(tarn_heap *heap, const tarni_need *need) {
       tree = 1 + heap->max_lanes;
     }
     found = tree_first(heap, tree, need);
-    if (found != 0 && tarni_order_is_lost_locked(heap, &heap->extents[found].order)) {
+    if (found != 0 && tarni_order_is_out_locked(heap, &heap->extents[found].order)) {
       found = 0;
     }
   }
@@ -203,7 +203,7 @@ bool tarni_chunk_may_leave_locked(const tarn_heap *heap, const tarni_phys *chunk
       return false; /* somebody is at work on it */
     }
     const tarni_extent *extent = &heap->extents[index];
-    if (tarni_order_is_lost_locked(heap, &extent->order) ||
+    if (tarni_order_is_out_locked(heap, &extent->order) ||
         (!may_steal && !tarni_order_is_met_locked(heap, &extent->order, lane)) ||
         !tarni_order_unite_open_locked(heap, order, &extent->order)) {
       return false;

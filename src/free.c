@@ -169,7 +169,13 @@ static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream
   const tarni_index large =
       offset >= heap->small_end && offset < heap->size ? large_at(heap, offset) : 0;
   if (!is_small && large == 0 && heap->buckets == NULL) {
-    return tarni_block_refuse(heap, block, "tarn_free");
+    tarn_status captured;
+    return tarni_arena_free(heap, block, stream, &captured)
+               ? captured
+               : tarni_block_refuse(heap, block, "tarn_free");
+  }
+  if (tarni_captures_announced(heap) && tarni_capture_defer(heap, offset, stream)) {
+    return TARN_OK;
   }
   return tarni_is_watched(heap) ? tarni_watch_free(heap, offset, stream)
                                 : tarni_free_plain(heap, offset, stream);

@@ -214,15 +214,16 @@ static uint64_t chunk_cap(const tarn_heap *heap, uint64_t more) {
 static tarn_status limit_fail(const tarn_heap *heap, uint64_t more) {
   const tarni_facts facts = {.device = heap->port->device.name,
                              .requested_bytes = more,
-                             .available_bytes = heap->limit_bytes -
-                                                tarni_min(heap->limit_bytes, heap->reserved_bytes)};
+                             .available_bytes =
+                                 heap->limit_bytes -
+                                 tarni_min(heap->limit_bytes, tarni_held_bytes_locked(heap))};
   const bool is_device = heap->limit_bytes >= heap->port->device.total_bytes;
   return tarni_fail(is_device ? TARN_DEVICE_MEMORY : TARN_LIMIT, "tarn_alloc", &facts,
                     is_device ? "Free blocks."
                               : "Free blocks, or raise the limit with "
                                 "tarn_heap_set_limit.",
                     "%llu more bytes would pass the heap's limit: %llu of %llu are held",
-                    (unsigned long long)more, (unsigned long long)heap->reserved_bytes,
+                    (unsigned long long)more, (unsigned long long)tarni_held_bytes_locked(heap),
                     (unsigned long long)heap->limit_bytes);
 }
 
@@ -230,7 +231,7 @@ static tarn_status limit_fail(const tarn_heap *heap, uint64_t more) {
 static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t offset, uint64_t end,
                                    uint64_t planned) {
   const uint64_t more = planned + (end - offset);
-  if (more > heap->limit_bytes - tarni_min(heap->limit_bytes, heap->reserved_bytes)) {
+  if (more > heap->limit_bytes - tarni_min(heap->limit_bytes, tarni_held_bytes_locked(heap))) {
     return limit_fail(heap, more);
   }
   const uint64_t cap = chunk_cap(heap, more);
@@ -254,7 +255,8 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
 /* Whether so much new memory leaves the heap within its slack above the peak of what was used. */
 static bool is_within_slack(const tarn_heap *heap, uint64_t more) {
   const uint64_t slack = heap->used_peak_bytes / GROW_SLACK_SHARE + 2 * heap->unit;
-  return heap->reserved_bytes + more <= tarni_min(heap->used_peak_bytes + slack, heap->limit_bytes);
+  return heap->reserved_bytes + more <= heap->used_peak_bytes + slack &&
+         tarni_held_bytes_locked(heap) + more <= heap->limit_bytes;
 }
 
 static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {
@@ -418,7 +420,7 @@ static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
     chunk_settle_locked(heap, &plan->chunks[i]);
   }
-  heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, heap->reserved_bytes);
+  heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, tarni_held_bytes_locked(heap));
   heap->recent_reserved_peak = tarni_max(heap->recent_reserved_peak, heap->reserved_bytes);
   tarn_assert(plan->n_pieces != 0);
   const tarni_index whole = plan->pieces[0].extent;

@@ -155,6 +155,7 @@ static void heap_close(tarn_heap *heap) {
   }
   tarni_lock_destroy(&heap->lock);
   tarni_lock_destroy(&heap->grow);
+  tarni_lock_destroy(&heap->capture);
   free(heap);
 }
 
@@ -173,6 +174,7 @@ static tarn_status heap_make(const tarn_heap_config *config, const tarni_setting
   heap->fork = tarni_fork_count();
   tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
   tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);
+  tarni_lock_init(&heap->capture, TARNI_RANK_CAPTURE);
   TARNI_PAYS(&heap->calls);
   const tarn_status status = heap_open(heap, settings);
   if (status != TARN_OK) {
@@ -213,6 +215,8 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
 /* Gives back all that the driver has given. May be called again where it fails. */
 static tarn_status heap_give_back(tarn_heap *heap) {
   TARN_TRY(tarni_lanes_finish_grow(heap));
+  TARN_TRY(tarni_graphs_close(heap));
+  TARN_TRY(tarni_arenas_close(heap));
   if (heap->buckets != NULL) {
     TARN_TRY(tarni_grants_give_back(heap));
     return tarni_fences_close(heap);
@@ -236,14 +240,21 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   TARNI_PAYS(&heap->calls);
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
-  tarni_lock_acquire(&heap->grow);
-  const tarn_status status = heap_give_back(heap);
-  tarni_lock_release(&heap->grow);
+  tarni_lock_acquire(&heap->capture);
+  stats.live_blocks += tarni_arenas_live_held(heap);
+  tarn_status status = tarni_captures_close_held(heap);
+  if (status == TARN_OK) {
+    tarni_lock_acquire(&heap->grow);
+    status = heap_give_back(heap);
+    tarni_lock_release(&heap->grow);
+  }
+  tarni_lock_release(&heap->capture);
   if (status == TARN_DEVICE_LOST) {
     heap->base = 0; /* the driver has nothing any more: what is left is the host's */
   } else if (status != TARN_OK) {
     return status;
   }
+  tarni_captures_free(heap);
   tarni_caches_close(heap);
   tarni_scopes_close(heap);
   if (n_live != NULL) {
@@ -315,6 +326,11 @@ static tarn_status trim_chunks_grow(tarn_heap *heap, uint64_t keep_bytes) {
 tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_trim"));
   TARNI_PAYS(&heap->calls);
+  tarni_captures_finish(heap);
+  return tarni_heap_trim(heap, keep_bytes);
+}
+
+tarn_status tarni_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   tarni_lock_acquire(&heap->grow);
   tarn_status status = tarni_sleep_refuse(heap, "tarn_heap_trim");
   if (status == TARN_OK) {

@@ -19,6 +19,8 @@ tarn_status tarni_heap_create_on(const tarn_heap_config *config, tarni_port *por
  * lanes have a part of can go then. */
 tarn_status tarni_heap_settle_grow(tarn_heap *heap);
 
+/* tarn_heap_trim without what captures have left. */
+tarn_status tarni_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
 /* Gives idle chunks back until at most `keep` bytes are held, as far as that needs no waiting. */
 tarn_status tarni_heap_trim_ready(tarn_heap *heap, uint64_t keep);
 
@@ -80,6 +82,8 @@ bool tarni_order_unite_open_locked(const tarn_heap *heap, tarni_order *order,
 bool tarni_order_is_met_locked(const tarn_heap *heap, const tarni_order *order, tarni_index lane);
 bool tarni_order_is_complete_locked(const tarn_heap *heap, const tarni_order *order);
 bool tarni_order_is_lost_locked(const tarn_heap *heap, const tarni_order *order);
+/* The same, or it cannot be waited for now: its stream is being captured, and there is no fence. */
+bool tarni_order_is_out_locked(const tarn_heap *heap, const tarni_order *order);
 uint64_t tarni_ticket_locked(tarn_heap *heap, tarni_index lane);
 /* Makes the lane's stream wait, on the GPU, for all of the order. */
 tarn_status tarni_order_wait_grow(tarn_heap *heap, const tarni_order *order, tarni_index lane);
@@ -94,6 +98,10 @@ tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *la
 tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 /* Where work of the lane is put, by any thread. */
 tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index lane, tarn_stream *stream);
+/* The same for a stream that cannot be asked because it is being captured. */
+tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
+/* Waits, on the host, for all work of the device. */
+tarn_status tarni_device_await(tarn_heap *heap);
 tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);
 /* Waits, on the host, for all that the lanes' streams were given. */
 tarn_status tarni_lanes_finish_grow(tarn_heap *heap);
@@ -362,6 +370,11 @@ tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tar
 void tarni_uses_reap_grow(tarn_heap *heap);
 /* Looks for such blocks of a fixed heap, unless another thread is at work with the driver. */
 void tarni_uses_poll(tarn_heap *heap);
+/* The same in steps: out of use (NULL: it was not live), then pending. Its bytes are counted by the
+ * caller. */
+tarni_uses *tarni_uses_detach_locked(tarn_heap *heap, uint64_t offset);
+void tarni_uses_pend_locked(tarn_heap *heap, tarni_uses *uses, tarni_index lane);
+void tarni_uses_drop(tarni_uses *uses); /* a whole list, when the heap goes */
 /* Frees a block that was named by tarn_use. pre: it is live; heap->lock is not held. */
 tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane);
 void tarni_uses_close(tarn_heap *heap);
@@ -385,6 +398,48 @@ void tarni_host_remove_pool(const tarn_pinned *pool);
 
 /* ---- pinned.c: heaps of the host's memory ---- */
 tarn_heap *tarni_pinned_heap(tarn_pinned *pool);
+
+/* ---- strict.c: captures that make calls illegal ---- */
+/* Whether this thread may not ask about events now, nor wait, because that would break a capture.
+ */
+bool tarni_capture_forbids(void);
+
+/* ---- captured.c: blocks of captures; each is one load where there is none ---- */
+/* Allocates on a stream that may be captured. *block stays 0 where it is not. */
+tarn_status tarni_capture_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                                tarn_stream stream, tarn_ptr *block);
+/* Frees a live block of the heap on a stream that may be captured. False: it is not. */
+bool tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream);
+/* Frees, uses, describes what may be a captured block. False: it is none. */
+bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);
+bool tarni_arena_use(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);
+bool tarni_arena_block(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info);
+
+/* ---- capture.c, arena.c, graph.c, defer.c: for the heap; those that end in _held need
+ * heap->capture ---- */
+/* Whether captures let the heap go; what is left of them, then of graphs and arenas. */
+tarn_status tarni_captures_close_held(tarn_heap *heap);
+void tarni_captures_free(tarn_heap *heap);
+/* Gives back what waited for work that is complete by now. */
+void tarni_captures_reap_held(tarn_heap *heap);
+void tarni_captures_reap(tarn_heap *heap);   /* the same; one load where there are no arenas */
+void tarni_captures_finish(tarn_heap *heap); /* the same, and waits for that work */
+tarn_status tarni_graphs_close(tarn_heap *heap);
+tarn_status tarni_arenas_close(tarn_heap *heap);
+uint64_t tarni_arenas_live_held(const tarn_heap *heap);
+tarn_status tarni_arenas_check_held(const tarn_heap *heap);
+/* Counts the blocks that captures keep, for the check; gives their bytes. */
+uint64_t tarni_deferred_see_locked(tarn_heap *heap);
+
+/* While captures are announced, and always for a heap that asks, no allocation is a hit. */
+static inline bool tarni_captures_announced(tarn_heap *heap) {
+  return atomic_load_explicit(&heap->n_captures, memory_order_relaxed) != 0;
+}
+
+/* Physical memory of the heap and of its captures: what the limit is for. */
+static inline uint64_t tarni_held_bytes_locked(const tarn_heap *heap) {
+  return heap->reserved_bytes + heap->captured_bytes;
+}
 
 /* ---- stats.c: what was counted ---- */
 tarn_heap_stats tarni_stats_locked(const tarn_heap *heap);

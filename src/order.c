@@ -82,6 +82,17 @@ bool tarni_order_is_complete_locked(const tarn_heap *heap, const tarni_order *or
   return true;
 }
 
+bool tarni_order_is_out_locked(const tarn_heap *heap, const tarni_order *order) {
+  for (uint32_t i = 0; i < order->n; i++) {
+    const tarni_lane *lane = &heap->lanes[order->at[i].lane];
+    if (!entry_is_complete(heap, &order->at[i]) &&
+        (lane->is_lost || (lane->is_captured && order->at[i].ticket > lane->fenced))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 bool tarni_order_is_lost_locked(const tarn_heap *heap, const tarni_order *order) {
   for (uint32_t i = 0; i < order->n; i++) {
     if (heap->lanes[order->at[i].lane].is_lost && !entry_is_complete(heap, &order->at[i])) {
@@ -127,6 +138,9 @@ static void fence_drop_oldest_locked(tarni_lane *lane) {
 /* Asks for one lane's oldest fence. */
 static tarn_status fence_poll(tarn_heap *heap, tarni_index index) {
   tarni_lane *lane = &heap->lanes[index];
+  if (tarni_capture_forbids()) {
+    return TARN_NOT_READY; /* for all that may be known now */
+  }
   tarni_event event = lane->fences[lane->first_fence].event;
   const tarn_status status = tarni_port_event_query(heap->port, event);
   if (status == TARN_OK) {
@@ -166,6 +180,25 @@ tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *s
   return TARN_OK;
 }
 
+/* A record on a stream that is being captured would become a part of the capture, and so would
+ * every stream that waits for it. */
+static tarn_status fence_allowed(tarn_heap *heap, tarni_lane *lane, tarn_stream stream) {
+  tarni_capture_state state = {0};
+  if (stream != NULL && stream != TARNI_STREAM_LEGACY) {
+    TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
+  }
+  if (state.status == TARNI_CAPTURE_NONE) {
+    return TARN_OK;
+  }
+  tarni_lock_acquire(&heap->lock);
+  lane->is_captured = true;
+  tarni_lock_release(&heap->lock);
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts, "Try again after the capture.",
+                    "stream %llu is being captured: what it has freed cannot be waited for",
+                    (unsigned long long)lane->stream_id);
+}
+
 /* A fence could not be recorded. Where the lane's stream is still there the error is reported as
  * itself; else nothing can be proven about it any more. */
 static tarn_status fence_failed(tarn_heap *heap, tarni_index index, tarn_status status) {
@@ -193,8 +226,12 @@ static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t tic
   }
   tarni_fence *fence;
   tarn_stream stream;
-  TARN_TRY(fence_room(heap, index, &fence));
   TARN_TRY(tarni_lane_stream(heap, index, &stream));
+  const tarn_status allowed = fence_allowed(heap, lane, stream);
+  if (allowed != TARN_OK) {
+    return allowed == TARN_CAPTURE ? allowed : fence_failed(heap, index, allowed);
+  }
+  TARN_TRY(fence_room(heap, index, &fence));
   tarni_lock_acquire(&heap->lock);
   const uint64_t proven = lane->ticket; /* all that was given back before the record below */
   tarni_lock_release(&heap->lock);
@@ -294,6 +331,9 @@ bool tarni_fences_poll_grow(tarn_heap *heap) {
 
 bool tarni_fences_wait_grow(tarn_heap *heap) {
   const uint32_t n = lanes_count(heap);
+  if (tarni_capture_forbids()) {
+    return false;
+  }
   for (tarni_index i = 1; i < n; i++) {
     tarni_lane *lane = &heap->lanes[i];
     if (lane->n_fences != 0 &&
@@ -355,6 +395,17 @@ tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *l
   *lane = lane_known(heap, id);
   tarni_lock_release(&heap->lock);
   return TARN_OK;
+}
+
+tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream) {
+  tarni_index found = TARNI_LANE_COMMON;
+  tarni_lock_acquire(&heap->lock);
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    const tarni_lane *lane = &heap->lanes[i];
+    found = lane->stream == stream && lane->stream_id != 0 && !lane->is_retired ? i : found;
+  }
+  tarni_lock_release(&heap->lock);
+  return found;
 }
 
 static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream) {
@@ -442,8 +493,13 @@ static bool lanes_are_complete(const tarn_heap *heap, uint32_t n) {
 }
 
 /* Plain memory is given back only when all work of the device is complete. */
-static tarn_status device_await(tarn_heap *heap) {
+tarn_status tarni_device_await(tarn_heap *heap) {
   tarn_ptr plain;
+  if (tarni_capture_forbids()) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    return tarni_fail(TARN_CAPTURE, "tarn_heap_trim", &facts, "Try again after the capture.",
+                      "the device cannot be waited for while a capture goes on");
+  }
   const uint64_t bytes = heap->is_fixed ? TARNI_GRANULE : heap->unit;
   TARN_TRY(tarni_port_plain_alloc(heap->port, bytes, &plain));
   return tarni_port_plain_free(heap->port, plain);
@@ -461,8 +517,9 @@ tarn_status tarni_lanes_finish_grow(tarn_heap *heap) {
   if (status == TARN_DEVICE_LOST || lanes_are_complete(heap, n)) {
     return status;
   }
-  const tarn_status awaited = device_await(heap); /* a stream is gone or broken: wait for all */
-  if (awaited != TARN_OK) { /* a full device is no reason that helps anybody */
+  const tarn_status awaited =
+      tarni_device_await(heap); /* a stream is gone or broken: wait for all */
+  if (awaited != TARN_OK) {     /* a full device is no reason that helps anybody */
     const bool is_full = awaited == TARN_DEVICE_MEMORY && status != TARN_OK;
     return is_full ? tarni_fail_again(&error) : awaited;
   }

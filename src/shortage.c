@@ -89,7 +89,11 @@ static void collect_all(shortage *at) {
   tarni_lock_release(&heap->lock);
 }
 
+/* What a captured stream has freed cannot be had now: that is no failure, there is just less. */
 static tarn_status keep_cause(shortage *at, tarn_status status) {
+  if (status == TARN_CAPTURE) {
+    return TARN_OK;
+  }
   if (is_shortage(status)) {
     at->cause.size = sizeof(at->cause);
     (void)tarn_last_error(&at->cause);
@@ -113,7 +117,8 @@ static bool bin_detach(shortage *at, tarni_bin *bin, tarni_order *order) {
   tarni_lock_acquire(&heap->lock);
   for (tarni_index i = 1; i < heap->n_lanes && !is_found; i++) {
     tarni_lane *lane = &heap->lanes[i];
-    is_found = has_block_locked(heap, i, at->need->class_index) && !lane->is_lost;
+    is_found =
+        has_block_locked(heap, i, at->need->class_index) && !lane->is_lost && !lane->is_captured;
     if (is_found) {
       *bin = lane->bins[at->need->class_index];
       lane->bins[at->need->class_index] = (tarni_bin){0};
@@ -180,6 +185,7 @@ static bool make_room(shortage *at, tarn_error *error) {
   error->status = TARN_OK;
   if (tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size)) != TARN_OK) {
     (void)tarn_last_error(error);
+    error->status = error->status == TARN_CAPTURE ? TARN_OK : error->status;
   }
   if (heap->reserved_bytes == held) {
     (void)tarni_fences_wait_grow(heap);
@@ -200,6 +206,15 @@ static bool has_freed(shortage *at) {
   }
   tarni_lock_release(&heap->lock);
   return is;
+}
+
+/* All work of all streams was awaited, unless a capture forbids that: then this is all there is. */
+static tarn_status climb_settled(shortage *at, tarn_status status) {
+  const tarn_status settled = tarni_heap_settle_grow(at->heap);
+  if (settled != TARN_OK) {
+    return settled == TARN_CAPTURE ? status : settled;
+  }
+  return try_ready(at) ? TARN_OK : try_grow(at, at->heap->config.stealing != TARN_STEAL_NEVER);
 }
 
 /* The steps under true shortage. */
@@ -231,8 +246,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
     status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
   }
   if (is_shortage(status) && error.status == TARN_OK && has_freed(at)) {
-    TARN_TRY(tarni_heap_settle_grow(heap));
-    status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
+    status = climb_settled(at, status);
   }
   return is_shortage(status) && error.status != TARN_OK ? tarni_fail_again(&error) : status;
 }
@@ -294,12 +308,34 @@ static tarn_status climb(shortage *at) {
   return status;
 }
 
+/* The ladder makes calls that would break a capture of the stream. One that is announced does not
+ * come here. */
+static tarn_status stream_check(tarn_heap *heap, tarni_index lane) {
+  tarni_capture_state state = {0};
+  const tarn_stream stream = heap->lanes[lane].stream;
+  if (stream != NULL && stream != TARNI_STREAM_LEGACY && lane != TARNI_LANE_COMMON) {
+    TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
+  }
+  if (state.status == TARNI_CAPTURE_NONE) {
+    return TARN_OK;
+  }
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts,
+                    "Announce it with tarn_capture_begin, or have every allocation ask "
+                    "(TARN_CAPTURE=ask).",
+                    "the stream is being captured (capture %llu), and nobody told the heap",
+                    (unsigned long long)state.id);
+}
+
 /* post: TARN_OK and *extent is BUSY and the caller's, or 0: look into the bins again. */
 tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
                                   tarni_index *extent) {
   shortage at = {.heap = heap, .cache = cache, .need = need};
   tarn_status status;
+  *extent = 0;
+  TARN_TRY(stream_check(heap, need->lane));
   for (;;) {
+    tarni_captures_reap(heap);
     tarni_lock_acquire(&heap->grow);
     status = climb(&at);
     tarni_lock_release(&heap->grow);

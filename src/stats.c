@@ -137,7 +137,7 @@ static tarn_heap_stats stats_of(const tarn_heap *heap, const tarni_counts *count
                            .cached_bytes = heap->used_bytes - live - heap->pending_bytes,
                            .pending_bytes = heap->pending_bytes,
                            .free_bytes = free_bytes,
-                           .reserved_bytes = heap->reserved_bytes,
+                           .reserved_bytes = tarni_held_bytes_locked(heap),
                            .reserved_peak_bytes = heap->reserved_peak_bytes,
                            .quarantined_bytes = heap->quarantined_bytes + lost_bytes_locked(heap),
                            .limit_bytes = heap->limit_bytes,
@@ -152,7 +152,8 @@ static tarn_heap_stats stats_of(const tarn_heap *heap, const tarni_counts *count
                            .asleep_bytes = heap->asleep_bytes,
                            .is_asleep = tarni_is_asleep(heap),
                            .fragmentation =
-                               free_bytes != 0 ? 1.0 - (double)largest / (double)free_bytes : 0.0};
+                               free_bytes != 0 ? 1.0 - (double)largest / (double)free_bytes : 0.0,
+                           .captured_bytes = heap->captured_bytes};
 }
 
 tarn_heap_stats tarni_stats_locked(const tarn_heap *heap) {

@@ -18,9 +18,10 @@
  *   grant     one allocation of the driver, in a heap whose blocks are such allocations
  *   bucket    the grants of one size
  *
- * Locks: `grow` (rank DRIVER) serialises everything that calls the driver; `lock` (rank HEAP)
- * guards the structures and is never held during a driver call. A hit takes neither: a cache
- * belongs to its thread, and whoever else must reach into it revokes it first (cache.c).
+ * Locks: `capture` (rank CAPTURE) guards captures, arenas and graphs; `grow` (rank DRIVER)
+ * serialises everything that calls the driver; `lock` (rank HEAP) guards the structures and is
+ * never held during a driver call. A hit takes neither: a cache belongs to its thread, and whoever
+ * else must reach into it revokes it first (cache.c).
  */
 #ifndef TARNI_TYPES_H
 #define TARNI_TYPES_H
@@ -131,12 +132,13 @@ typedef struct tarni_bin { /* free blocks of one class, linked through heap->lin
 typedef struct tarni_lane {
   uint64_t stream_id; /* 0: the record is unused (but for the common lane) */
   tarn_stream stream;
-  bool is_retired;                  /* no more fences can be recorded; waits for the last one */
-  bool is_lost;                     /* a fence failed: what waits for it is quarantined */
-  uint64_t ticket;                  /* last one given */
-  uint64_t complete;                /* all up to this one are known to be complete */
-  uint64_t fenced;                  /* all up to this one are behind a recorded fence */
-  uint64_t goal;                    /* lock DRIVER: the one that tarni_lanes_finish_grow is after */
+  bool is_retired;   /* no more fences can be recorded; waits for the last one */
+  bool is_lost;      /* a fence failed: what waits for it is quarantined */
+  bool is_captured;  /* no fence could be recorded, because the stream is being captured */
+  uint64_t ticket;   /* last one given */
+  uint64_t complete; /* all up to this one are known to be complete */
+  uint64_t fenced;   /* all up to this one are behind a recorded fence */
+  uint64_t goal;     /* lock DRIVER: the one that tarni_lanes_finish_grow is after */
   tarni_fence fences[TARNI_FENCES]; /* a ring, oldest first */
   uint32_t first_fence, n_fences;
   uint64_t *waited; /* for each other lane the ticket that this stream has been made to wait for */
@@ -344,17 +346,28 @@ struct tarn_heap {
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;
   uint64_t asleep_bytes; /* of chunks that have their place but no memory, until the heap wakes */
   uint64_t moved_chunks, waits;
-  tarni_counts gone; /* what caches have counted that are gone */
+  uint64_t captured_bytes; /* physical memory of arenas; not part of reserved_bytes */
+  tarni_counts gone;       /* what caches have counted that are gone */
   tarn_stats_scope *scopes;
   uint32_t n_exact;    /* of them, those that want the exact peak of live bytes */
   uint64_t exact_live; /* while there is one: live bytes after each call */
   /* lock DRIVER: */
   tarni_lock grow;
   struct tarni_nap *nap; /* of a heap that has ever slept (sleep.c) */
+  /* lock CAPTURE (arena.h): */
+  tarni_lock capture;
+  struct tarn_capture *captures; /* announced */
+  struct tarn_capture
+      *captures_over; /* ended; what was freed in them could not be given back yet */
+  struct tarn_graph *graphs;
+  struct tarn_arena *arenas;
+  bool asks; /* immutable after create: captures of which nobody tells are found by asking */
   /* atomic: */
   _Atomic bool is_asleep;      /* changed under lock DRIVER */
   _Atomic uint32_t n_watchers; /* changed under lock HEAP; not 0: no hits, see watch.c */
   tarni_tally calls;           /* of the driver, on the heap's account */
+  _Atomic uint32_t n_captures; /* announced, and one more when the heap asks; written under HEAP */
+  _Atomic uint32_t n_arenas;
 };
 
 /* The byte of a small block's first 256 bytes; 0 for all others. */

@@ -73,8 +73,18 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
   }
   TARN_TRY(tarni_sleep_refuse(heap, "tarn_use"));
   TARNI_PAYS(&heap->calls);
+  tarn_status captured;
+  if (tarni_arena_use(heap, pointer, stream, &captured)) {
+    return captured;
+  }
   tarni_index lane;
-  TARN_TRY(tarni_lane_find(heap, stream, &lane));
+  const tarn_status found = tarni_lane_find(heap, stream, &lane);
+  if (found == TARN_CAPTURE) { /* what it was given before the capture may use the block */
+    lane = tarni_lane_by_handle(heap, stream);
+  }
+  if (found != TARN_OK && (found != TARN_CAPTURE || lane == TARNI_LANE_COMMON)) {
+    return found == TARN_CAPTURE ? TARN_OK : found;
+  }
   tarni_block block = {0};
   tarni_lock_acquire(&heap->lock);
   const uint64_t offset = pointer - heap->base;
@@ -126,29 +136,42 @@ static uint64_t block_end_locked(tarn_heap *heap, const tarni_uses *uses) {
   return uses->bytes;
 }
 
-tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane) {
-  tarni_lock_acquire(&heap->grow);
-  tarni_lock_acquire(&heap->lock);
+tarni_uses *tarni_uses_detach_locked(tarn_heap *heap, uint64_t offset) {
   tarni_uses **link = uses_link(heap, offset);
   tarni_uses *uses = *link;
   tarn_assert((uses != NULL || heap->buckets != NULL) && "a marked block has its entry");
   const uint64_t bytes = uses != NULL ? block_end_locked(heap, uses) : 0;
   if (bytes == 0) {
-    tarni_lock_release(&heap->lock);
-    tarni_lock_release(&heap->grow);
-    return tarni_block_refuse(heap, heap->base + offset, "tarn_free");
+    return NULL;
   }
   *link = uses->next;
   uses->bytes = bytes;
+  return uses;
+}
+
+/* It waits from now on for all that its lanes were given. */
+void tarni_uses_pend_locked(tarn_heap *heap, tarni_uses *uses, tarni_index lane) {
   uses->free_lane = lane;
   uses->free_ticket = tarni_ticket_locked(heap, lane);
   for (uint32_t i = 0; i < uses->n_lanes; i++) {
     uses->lanes[i].ticket =
         uses->lanes[i].lane == lane ? 0 : tarni_ticket_locked(heap, uses->lanes[i].lane);
   }
-  heap->pending_bytes += uses->bytes;
   uses->next = heap->pending;
   heap->pending = uses;
+}
+
+tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane) {
+  tarni_lock_acquire(&heap->grow);
+  tarni_lock_acquire(&heap->lock);
+  tarni_uses *uses = tarni_uses_detach_locked(heap, offset);
+  if (uses == NULL) {
+    tarni_lock_release(&heap->lock);
+    tarni_lock_release(&heap->grow);
+    return tarni_block_refuse(heap, heap->base + offset, "tarn_free");
+  }
+  heap->pending_bytes += uses->bytes;
+  tarni_uses_pend_locked(heap, uses, lane);
   tarni_lock_release(&heap->lock);
   /* A fence that cannot be recorded now is recorded when the block is asked for. */
   for (uint32_t i = 0; i < uses->n_lanes; i++) {
@@ -226,18 +249,18 @@ void tarni_uses_poll(tarn_heap *heap) {
   }
 }
 
+void tarni_uses_drop(tarni_uses *uses) {
+  while (uses != NULL) {
+    tarni_uses *next = uses->next;
+    free(uses);
+    uses = next;
+  }
+}
+
 void tarni_uses_close(tarn_heap *heap) {
   for (uint32_t i = 0; heap->uses != NULL && i < heap->uses_capacity; i++) {
-    while (heap->uses[i] != NULL) {
-      tarni_uses *uses = heap->uses[i];
-      heap->uses[i] = uses->next;
-      free(uses);
-    }
+    tarni_uses_drop(heap->uses[i]);
   }
   free(heap->uses);
-  while (heap->pending != NULL) {
-    tarni_uses *uses = heap->pending;
-    heap->pending = uses->next;
-    free(uses);
-  }
+  tarni_uses_drop(heap->pending);
 }

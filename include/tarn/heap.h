@@ -196,6 +196,7 @@ typedef struct tarn_heap_stats {
                             live, cached, pending and free bytes is reserved_bytes and this */
   bool is_asleep;
   bool reserved_bools[7];
+  uint64_t captured_bytes; /* of reserved_bytes, the memory of captured graphs: tarn/capture.h */
 } tarn_heap_stats;
 
 TARN_API tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats);

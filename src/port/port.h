@@ -126,7 +126,8 @@ typedef struct tarni_port_table {
   tarn_status (*host_unregister)(tarni_port *port, void *pointer);
 
   /* Streams. Created ones do not synchronise with the legacy default stream. The id is unique in
-   * the process and never used again, unlike the handle. `query` is TARN_NOT_READY while work is
+   * the process and never used again, unlike the handle; a capturing stream is not asked for it:
+   * TARN_CAPTURE, and the capture stays valid. `query` is TARN_NOT_READY while work is
    * pending. `destroy` lets pending work finish, and may wait for it. */
   tarn_status (*stream_create)(tarni_port *port, tarn_stream *stream);
   tarn_status (*stream_destroy)(tarni_port *port, tarn_stream stream);

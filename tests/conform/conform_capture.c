@@ -58,6 +58,10 @@ static void state_and_identity(void) {
   CHECK_EQ(first.status, TARNI_CAPTURE_ACTIVE);
   CHECK(first.id != 0);
   CHECK_EQ(state_of(scene.branch).status, TARNI_CAPTURE_NONE);
+  uint64_t id = 1;
+  CHECK_STATUS(tarni_port_stream_id(conform_port, scene.origin, &id), TARN_CAPTURE);
+  CHECK_EQ(id, 0);
+  CHECK_OK(tarni_port_stream_id(conform_port, scene.branch, &id));
   CHECK_OK(tarni_port_capture_end(conform_port, scene.origin, &graph));
   CHECK_OK(tarni_port_graph_destroy(conform_port, graph, NULL));
   CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_THREAD_LOCAL));

@@ -3,6 +3,7 @@
  * A watched heap on a simulated GPU, for tests. */
 #include "support/rig.h"
 
+#include "port/port.h"
 #include "support/test.h"
 
 static void note_finding(const tarn_sim_finding *finding, void *user) {
@@ -129,6 +130,39 @@ __attribute__((no_sanitize("thread"))) bool rig_host_is(const void *memory, uint
   return true;
 }
 
+void rig_touch_early(const rig *r, const rig_block *block, tarn_stream stream) {
+  const tarn_sim_range range = {
+      .address = block->address, .bytes = block->bytes, .owner = block->owner, .is_write = true};
+  const tarn_sim_kernel kernel = {
+      .size = sizeof(kernel), .ranges = &range, .n_ranges = 1, .is_early = true};
+  CHECK_OK(tarn_sim_launch(r->device, &kernel, stream));
+}
+
+tarn_status rig_capture_alloc(rig *r, uint64_t bytes, tarn_stream stream, rig_block *block) {
+  tarn_ptr address = 1;
+  *block = (rig_block){0};
+  const tarn_status status = tarn_alloc(r->heap, bytes, stream, &address);
+  if (status != TARN_OK) {
+    CHECK_EQ(address, 0);
+    return status;
+  }
+  CHECK(address != 0);
+  CHECK_EQ(address % 256, 0);
+  *block = (rig_block){.address = address, .bytes = bytes};
+  rig_touch(r, block, stream, true);
+  return TARN_OK;
+}
+
+void rig_order(const rig *r, tarn_stream before, tarn_stream after) {
+  tarni_port *port = (tarni_port *)r->device;
+  tarni_event event;
+  if (CHECK_OK(tarni_port_event_create(port, &event))) {
+    CHECK_OK(tarni_port_event_record(port, event, before));
+    CHECK_OK(tarni_port_event_wait(port, after, event));
+    CHECK_OK(tarni_port_event_destroy(port, event));
+  }
+}
+
 uint64_t rig_calls(const rig *r) {
   tarn_call_counts counts = {.size = sizeof(counts)};
   CHECK_OK(tarn_device_get_calls(r->device, &counts));
@@ -156,7 +190,8 @@ bool rig_is_sound(const rig *r) {
     return false;
   }
   const tarn_heap_stats stats = rig_stats(r);
-  return CHECK_EQ(stats.live_bytes + stats.cached_bytes + stats.pending_bytes + stats.free_bytes,
+  return CHECK_EQ(stats.live_bytes + stats.cached_bytes + stats.pending_bytes + stats.free_bytes +
+                      stats.captured_bytes,
                   stats.reserved_bytes + stats.asleep_bytes) &&
          (r->is_rounded ? CHECK(rig_state(r).created_bytes >= stats.reserved_bytes)
                         : CHECK_EQ(rig_state(r).created_bytes, stats.reserved_bytes)) &&

@@ -54,6 +54,13 @@ void rig_touch(const rig *r, const rig_block *block, tarn_stream stream, bool is
  * asked about: memory of the simulated GPU and of pinned pools. */
 void rig_host_fill(void *memory, uint8_t value, uint64_t bytes);
 bool rig_host_is(const void *memory, uint8_t value, uint64_t bytes);
+/* The same by a programmatic launch, in a capture. */
+void rig_touch_early(const rig *r, const rig_block *block, tarn_stream stream);
+/* Allocates on a capturing stream and writes the block by a captured kernel. Its owner has no name,
+ * because replays come after its end: but every use of it is a write, and must be ordered. */
+tarn_status rig_capture_alloc(rig *r, uint64_t bytes, tarn_stream stream, rig_block *block);
+/* Makes a stream wait for another, in a capture or not. */
+void rig_order(const rig *r, tarn_stream before, tarn_stream after);
 
 uint64_t rig_calls(const rig *r); /* driver calls so far, of all kinds */
 tarn_heap_stats rig_stats(const rig *r);

@@ -60,43 +60,44 @@ tarn_status tarni_cuda_capture_nodes(tarni_port *port, tarn_stream stream, tarni
   return TARN_OK;
 }
 
-enum { NODES_AT_ONCE = 64 };
+/* The driver fills two arrays of its own types. */
+typedef struct node_arrays {
+  tarni_cu_node *nodes;
+  tarni_cu_edge *data;
+} node_arrays;
 
-/* The driver fills two arrays of its own types: small ones here, wide joins in pieces are not to be
- * had, so those are counted only and asked for again with room. */
+static tarn_status arrays_make(uint32_t capacity, node_arrays *arrays) {
+  arrays->nodes = calloc((size_t)capacity + 1, sizeof(tarni_cu_node));
+  arrays->data = calloc((size_t)capacity + 1, sizeof(tarni_cu_edge));
+  if (arrays->nodes != NULL && arrays->data != NULL) {
+    return TARN_OK;
+  }
+  free(arrays->nodes);
+  free(arrays->data);
+  return tarni_fail(TARN_HOST_MEMORY, "cuGraphNodeGetDependencies", NULL, "Free some host memory.",
+                    "no host memory for %u nodes", capacity);
+}
+
 tarn_status tarni_cuda_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
                                    uint32_t capacity, uint32_t *count) {
-  tarni_cu_node few_nodes[NODES_AT_ONCE];
-  tarni_cu_edge few_data[NODES_AT_ONCE];
-  tarni_cu_node *nodes = few_nodes;
-  tarni_cu_edge *data = few_data;
-  size_t n = NODES_AT_ONCE;
-  if (capacity > NODES_AT_ONCE) {
-    nodes = calloc(capacity, sizeof(*nodes) + sizeof(*data));
-    if (nodes == NULL) {
-      return tarni_fail(TARN_HOST_MEMORY, "cuGraphNodeGetDependencies", NULL,
-                        "Free some host memory.", "no host memory for %u nodes", capacity);
-    }
-    data = (tarni_cu_edge *)(void *)(nodes + capacity);
-    n = capacity;
-  }
-  const size_t room = n;
+  node_arrays arrays;
+  size_t n = 0;
   tarni_cuda_call call;
+  TARN_TRY(arrays_make(capacity, &arrays));
   tarn_status status = tarni_cuda_call_begin(port, TARN_CALL_NODE_BEFORE, 0, &call);
   if (status == TARN_OK) {
     const tarni_cu_node of = (tarni_cu_node)(uintptr_t)node;
     tarni_cu_result code = call.driver->node_before(of, NULL, NULL, &n);
-    if (code == TARNI_CU_SUCCESS && n != 0 && n <= room) {
-      code = call.driver->node_before(of, nodes, data, &n);
+    if (code == TARNI_CU_SUCCESS && n != 0 && n <= capacity) {
+      code = call.driver->node_before(of, arrays.nodes, arrays.data, &n);
     }
     status = tarni_cuda_call_end(&call, code);
   }
-  if (status == TARN_OK) {
-    *count = give_edges(nodes, data, n, edges, n <= room ? capacity : 0);
+  if (status == TARN_OK) { /* too many are only counted */
+    *count = give_edges(arrays.nodes, arrays.data, n, edges, n <= capacity ? capacity : 0);
   }
-  if (nodes != few_nodes) {
-    free(nodes);
-  }
+  free(arrays.nodes);
+  free(arrays.data);
   return status;
 }
 

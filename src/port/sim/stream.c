@@ -138,7 +138,10 @@ tarn_status tarni_sim_stream_id(tarni_port *port, tarn_stream handle, uint64_t *
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_STREAM_ID, 0));
   sim_stream *stream;
-  const tarn_status status = tarni_sim_stream_get(device, handle, "cuStreamGetId", &stream);
+  tarn_status status = tarni_sim_stream_get(device, handle, "cuStreamGetId", &stream);
+  if (status == TARN_OK && stream->capture != NULL) { /* refused before the driver is asked */
+    status = tarni_sim_fail_code(device, SIM_CUDA_CAPTURE_UNSUPPORTED, "cuStreamGetId", 0);
+  }
   *id = status == TARN_OK ? stream->id : 0;
   return tarni_sim_end(device, status);
 }

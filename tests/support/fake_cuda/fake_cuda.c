@@ -16,6 +16,7 @@
 
 /* The names and parameters are the driver's. */
 /* NOLINTBEGIN(readability-identifier-naming, readability-non-const-parameter) */
+/* NOLINTBEGIN(readability-function-size) */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic ignored "-Wmissing-prototypes"
 
@@ -620,4 +621,5 @@ FAKE_API tarni_cu_result cuGetProcAddress_v2(const char *name, void **entry, int
   return TARNI_CU_SUCCESS;
 }
 #endif
+/* NOLINTEND(readability-function-size) */
 /* NOLINTEND(readability-identifier-naming, readability-non-const-parameter) */

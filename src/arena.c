@@ -1,0 +1,625 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Arenas: addresses of their own, and the memory behind them. Memory is there from the first
+ * address up to `mapped`, and grows at its end, which is legal in a capture. It goes when nobody
+ * needs it any more and all work that used it is known to be complete; what cannot be proven keeps
+ * it until the heap goes (I3). */
+#include "arena.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bits.h"
+
+enum {
+  ARENA_CHUNK_SHARE = 32, /* an arena grows by at least this part of itself */
+  ARENA_CHUNK_MAX = 32 << 20,
+};
+static const uint64_t arena_least_space = (uint64_t)64 << 20;
+
+/* ---- Making ---- */
+
+static void arena_free(tarn_arena *arena) {
+  tarni_pieces_close(arena);
+  free(arena->chunks);
+  free(arena->tickets);
+  free(arena->saved);
+  free(arena);
+}
+
+/* Addresses for the limit, or for less where the process has not that many left. */
+static tarn_status space_reserve(tarn_arena *arena) {
+  tarn_heap *heap = arena->heap;
+  uint64_t space = tarni_align_up(arena->limit, heap->unit);
+  tarn_status status = tarni_port_reserve(heap->port, space, heap->unit, &arena->base);
+  while (status == TARN_ADDRESS_SPACE && space / 2 >= arena_least_space) {
+    space = tarni_align_up(space / 2, heap->unit);
+    status = tarni_port_reserve(heap->port, space, heap->unit, &arena->base);
+  }
+  arena->space = status == TARN_OK ? space : 0;
+  arena->limit = tarni_min(arena->limit, space);
+  return status;
+}
+
+/* Memory of the caller's. A block of this heap keeps its first bytes to itself, so that its own
+ * address and that of the arena's first block are two. */
+static tarn_status memory_take(tarn_arena *arena, const tarn_arena_config *config,
+                               const char *operation) {
+  const tarn_heap *heap = arena->heap;
+  uint64_t base, end;
+  const bool is_heaps = config->memory - heap->base < heap->size;
+  if (!tarni_add(config->memory, config->memory_bytes, &end) ||
+      !tarni_align_up_checked(config->memory + is_heaps, TARNI_ARENA_GRANULE, &base) ||
+      base >= end || end - base < TARNI_ARENA_GRANULE) {
+    return tarni_fail(TARN_INVALID, operation, NULL,
+                      "Pass the address and the size of memory that holds a block of 256 bytes.",
+                      "%llu bytes at 0x%llx are no memory for an arena",
+                      (unsigned long long)config->memory_bytes, (unsigned long long)config->memory);
+  }
+  arena->base = base;
+  arena->limit = end - base;
+  arena->mapped = arena->limit;
+  return TARN_OK;
+}
+
+static tarn_status arena_open(tarn_arena *arena, const tarn_arena_config *config,
+                              const char *operation) {
+  tarn_heap *heap = arena->heap;
+  arena->tickets = calloc(heap->max_lanes, sizeof(*arena->tickets));
+  if (arena->tickets == NULL || !tarni_piece_room_held(arena)) {
+    return tarni_fail(TARN_HOST_MEMORY, operation, NULL, "Free some host memory.",
+                      "no host memory for an arena's tables");
+  }
+  if (config->memory != 0) {
+    return memory_take(arena, config, operation);
+  }
+  const uint64_t total = heap->port->device.total_bytes;
+  arena->limit = config->limit_bytes != 0 ? tarni_min(config->limit_bytes, total) : total;
+  return space_reserve(arena);
+}
+
+tarn_status tarni_arena_make(tarn_heap *heap, const tarn_arena_config *config,
+                             const char *operation, tarn_arena **out) {
+  tarn_arena *arena = calloc(1, sizeof(*arena));
+  if (arena == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, operation, NULL, "Free some host memory.",
+                      "no host memory for an arena (%zu bytes)", sizeof(*arena));
+  }
+  *arena = (tarn_arena){.heap = heap,
+                        .unused = TARNI_PIECE_NONE,
+                        .first = TARNI_PIECE_NONE,
+                        .last = TARNI_PIECE_NONE};
+  const tarn_status status = arena_open(arena, config, operation);
+  if (status != TARN_OK) {
+    arena_free(arena);
+    return status;
+  }
+  arena->next = heap->arenas;
+  heap->arenas = arena;
+  atomic_fetch_add_explicit(&heap->n_arenas, 1, memory_order_relaxed);
+  *out = arena;
+  return TARN_OK;
+}
+
+/* ---- Growing ---- */
+
+static tarn_status grow_fail(const tarn_arena *arena, tarn_status status, uint64_t end,
+                             const char *cause) {
+  const tarn_heap *heap = arena->heap;
+  const tarni_facts facts = {.device = heap->port->device.name,
+                             .requested_bytes = end - arena->mapped,
+                             .available_bytes = arena->limit - arena->mapped};
+  return tarni_fail(
+      status, "tarn_alloc", &facts,
+      "Free blocks inside the capture, raise the limits, or have memory made before it begins "
+      "(reserve_bytes).",
+      "a capture needs %llu bytes; its arena holds %llu of at most %llu, and there %s",
+      (unsigned long long)end, (unsigned long long)arena->mapped, (unsigned long long)arena->limit,
+      cause);
+}
+
+/* Counts memory against the heap's limit before it is made. */
+static bool budget_take(tarn_heap *heap, uint64_t bytes) {
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t held = tarni_held_bytes_locked(heap);
+  const bool fits = bytes <= heap->limit_bytes - tarni_min(heap->limit_bytes, held);
+  if (fits) {
+    heap->captured_bytes += bytes;
+    heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, tarni_held_bytes_locked(heap));
+  }
+  tarni_lock_release(&heap->lock);
+  return fits;
+}
+
+static void budget_give(tarn_heap *heap, uint64_t bytes) {
+  tarni_lock_acquire(&heap->lock);
+  heap->captured_bytes -= bytes;
+  tarni_lock_release(&heap->lock);
+}
+
+static bool chunks_room(tarn_arena *arena) {
+  if (arena->n_chunks < arena->chunks_capacity) {
+    return true;
+  }
+  const uint32_t capacity = arena->chunks_capacity * 2 + 8;
+  tarni_arena_chunk *chunks = realloc(arena->chunks, capacity * sizeof(*chunks));
+  if (chunks == NULL) {
+    return false;
+  }
+  arena->chunks = chunks;
+  arena->chunks_capacity = capacity;
+  return true;
+}
+
+/* Brings the last chunk as far as it goes: a step that fails can be taken again. */
+static tarn_status chunk_ready(tarn_arena *arena, tarni_arena_chunk *chunk) {
+  tarni_port *port = arena->heap->port;
+  const tarn_ptr address = arena->base + chunk->offset;
+  if (chunk->state == TARNI_CHUNK_CREATED) {
+    TARN_TRY(tarni_port_map(port, address, chunk->size, chunk->handle));
+    chunk->state = TARNI_CHUNK_MAPPED;
+  }
+  if (chunk->state == TARNI_CHUNK_MAPPED) {
+    TARN_TRY(tarni_port_access(port, address, chunk->size));
+    chunk->state = TARNI_CHUNK_READY;
+    arena->mapped = chunk->offset + chunk->size;
+  }
+  return TARN_OK;
+}
+
+/* Gives the last chunk back, as far as the driver lets it. pre: nothing uses it. */
+static tarn_status chunk_drop(tarn_arena *arena) {
+  tarni_port *port = arena->heap->port;
+  tarni_arena_chunk *chunk = &arena->chunks[arena->n_chunks - 1];
+  if (chunk->state != TARNI_CHUNK_CREATED) {
+    TARN_TRY(tarni_port_unmap(port, arena->base + chunk->offset, chunk->size));
+    arena->mapped = tarni_min(arena->mapped, chunk->offset);
+    chunk->state = TARNI_CHUNK_CREATED;
+  }
+  TARN_TRY(tarni_port_release(port, chunk->handle));
+  budget_give(arena->heap, chunk->size);
+  arena->n_chunks--;
+  return TARN_OK;
+}
+
+static tarn_status chunk_add(tarn_arena *arena, uint64_t size) {
+  tarn_heap *heap = arena->heap;
+  if (!chunks_room(arena)) {
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
+                      "no host memory for a chunk's record");
+  }
+  if (!budget_take(heap, size)) {
+    const bool is_device = heap->limit_bytes >= heap->port->device.total_bytes;
+    return grow_fail(arena, is_device ? TARN_DEVICE_MEMORY : TARN_LIMIT, arena->mapped + size,
+                     "is no room below the heap's limit");
+  }
+  tarni_arena_chunk chunk = {.offset = arena->mapped, .size = size};
+  const tarn_status status = tarni_port_create(heap->port, size, &chunk.handle);
+  if (status != TARN_OK) {
+    budget_give(heap, size);
+    return status == TARN_DEVICE_MEMORY
+               ? grow_fail(arena, status, arena->mapped + size, "is no more on the device")
+               : status;
+  }
+  arena->chunks[arena->n_chunks++] = chunk;
+  const tarn_status readied = chunk_ready(arena, &arena->chunks[arena->n_chunks - 1]);
+  if (readied != TARN_OK) {
+    tarn_error error = {.size = sizeof(error)};
+    (void)tarn_last_error(&error);
+    (void)chunk_drop(arena); /* where that fails, too, it is there for the next growth */
+    return tarni_fail_again(&error);
+  }
+  return TARN_OK;
+}
+
+static bool is_shortage(tarn_status status) {
+  return status == TARN_DEVICE_MEMORY || status == TARN_LIMIT;
+}
+
+tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end) {
+  const uint64_t unit = arena->heap->unit;
+  if (end <= arena->mapped) {
+    return TARN_OK;
+  }
+  if (end > arena->limit) {
+    return grow_fail(arena, TARN_DEVICE_MEMORY, end, "is no room for that");
+  }
+  if (arena->n_chunks != 0 && arena->chunks[arena->n_chunks - 1].state != TARNI_CHUNK_READY) {
+    TARN_TRY(chunk_ready(arena, &arena->chunks[arena->n_chunks - 1]));
+  }
+  if (end <= arena->mapped) {
+    return TARN_OK;
+  }
+  const uint64_t least = tarni_align_up(end - arena->mapped, unit);
+  const uint64_t share = tarni_align_down(arena->mapped / ARENA_CHUNK_SHARE, unit);
+  const uint64_t room = tarni_align_up(arena->limit, unit) - arena->mapped;
+  const uint64_t wish =
+      tarni_min(tarni_max(least, tarni_min(share, ARENA_CHUNK_MAX)), tarni_max(room, least));
+  tarn_status status = chunk_add(arena, wish);
+  if (is_shortage(status) && wish > least) {
+    status = chunk_add(arena, least);
+  }
+  return status;
+}
+
+tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end) {
+  while (arena->n_chunks != 0 && arena->chunks[arena->n_chunks - 1].offset >= end) {
+    TARN_TRY(chunk_drop(arena));
+  }
+  return TARN_OK;
+}
+
+/* ---- What must be complete ---- */
+
+void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane) {
+  tarn_heap *heap = arena->heap;
+  tarni_lock_acquire(&heap->lock);
+  arena->tickets[lane] = tarni_ticket_locked(heap, lane);
+  tarni_lock_release(&heap->lock);
+}
+
+void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream) {
+  tarn_heap *heap = arena->heap;
+  tarni_index lane;
+  const tarn_status status = tarni_lane_find(heap, stream, &lane);
+  if (status == TARN_CAPTURE) { /* it cannot be asked, but what it was given before may go on */
+    lane = tarni_lane_by_handle(heap, stream);
+  }
+  if (status == TARN_OK || status == TARN_CAPTURE) {
+    if (lane != TARNI_LANE_COMMON) {
+      tarni_arena_ticket_lane_held(arena, lane);
+    }
+    return;
+  }
+  const bool may_wait =
+      (status == TARN_HOST_MEMORY || status == TARN_LIMIT) && !tarni_capture_forbids();
+  if (!may_wait || tarni_port_stream_sync(heap->port, stream) != TARN_OK) {
+    arena->is_unsure = true;
+  }
+}
+
+/* The next lane from `lane` on whose ticket is not known to be complete; 0: none. */
+static tarni_index lane_open_from(tarn_arena *arena, tarni_index lane) {
+  tarn_heap *heap = arena->heap;
+  tarni_lock_acquire(&heap->lock);
+  while (lane < heap->n_lanes && arena->tickets[lane] <= heap->lanes[lane].complete) {
+    lane++;
+  }
+  const tarni_index found = lane < heap->n_lanes ? lane : 0;
+  tarni_lock_release(&heap->lock);
+  return found;
+}
+
+/* Sees to it that there are fences for all tickets. */
+static tarn_status arena_fence_grow(tarn_arena *arena) {
+  tarn_status status = TARN_OK;
+  for (tarni_index lane = lane_open_from(arena, 1); lane != 0;
+       lane = lane_open_from(arena, lane + 1)) {
+    const tarni_order order = {.n = 1, .at = {{.lane = lane, .ticket = arena->tickets[lane]}}};
+    const tarn_status fenced = tarni_order_fence_grow(arena->heap, &order);
+    status = status == TARN_OK ? fenced : status;
+  }
+  return status;
+}
+
+bool tarni_arena_is_done_held(tarn_arena *arena) {
+  if (arena->is_unsure) {
+    return false;
+  }
+  if (lane_open_from(arena, 1) == 0) {
+    return true;
+  }
+  tarn_heap *heap = arena->heap;
+  tarni_lock_acquire(&heap->grow);
+  const tarn_status status = arena_fence_grow(arena);
+  (void)tarni_fences_poll_grow(heap);
+  tarni_lock_release(&heap->grow);
+  return status == TARN_OK && lane_open_from(arena, 1) == 0;
+}
+
+tarn_status tarni_arena_finish_held(tarn_arena *arena) {
+  tarn_heap *heap = arena->heap;
+  tarni_lock_acquire(&heap->grow);
+  tarn_status status = arena_fence_grow(arena);
+  while (status == TARN_OK && lane_open_from(arena, 1) != 0 && tarni_fences_wait_grow(heap)) {
+  }
+  tarni_lock_release(&heap->grow);
+  if (status == TARN_OK && (arena->is_unsure || lane_open_from(arena, 1) != 0)) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    status = tarni_fail(TARN_BUSY, "tarn_arena_sleep", &facts,
+                        "Try again when no capture goes on, and no stream of it is gone.",
+                        "work that uses the arena is not known to be complete");
+  }
+  return status;
+}
+
+/* ---- Unmaking ---- */
+
+bool tarni_arena_is_needed(const tarn_arena *arena) {
+  return arena->is_owned || arena->n_graphs != 0 || arena->capture != NULL || arena->live.n != 0;
+}
+
+static tarn_status arena_close(tarn_arena *arena) {
+  tarn_heap *heap = arena->heap;
+  TARN_TRY(tarni_arena_shrink_held(arena, 0));
+  if (arena->space != 0) {
+    TARN_TRY(tarni_port_unreserve(heap->port, arena->base, arena->space));
+    arena->space = 0;
+  }
+  tarn_arena **link = &heap->arenas;
+  while (*link != arena) {
+    link = &(*link)->next;
+  }
+  *link = arena->next;
+  atomic_fetch_sub_explicit(&heap->n_arenas, 1, memory_order_relaxed);
+  arena_free(arena);
+  return TARN_OK;
+}
+
+tarn_status tarni_arenas_reap_held(tarn_heap *heap) {
+  tarn_status status = TARN_OK;
+  for (tarn_arena *next, *arena = heap->arenas; arena != NULL; arena = next) {
+    next = arena->next;
+    if (!tarni_arena_is_needed(arena) && tarni_arena_is_done_held(arena)) {
+      const tarn_status closed = arena_close(arena);
+      status = status == TARN_OK ? closed : status;
+    }
+  }
+  return status;
+}
+
+/* On a lost device nothing can be given back: what is the host's goes. */
+tarn_status tarni_arenas_close(tarn_heap *heap) {
+  while (heap->arenas != NULL) {
+    tarn_arena *arena = heap->arenas;
+    const tarn_status status = arena_close(arena);
+    if (status == TARN_DEVICE_LOST) {
+      heap->arenas = arena->next;
+      arena_free(arena);
+    } else if (status != TARN_OK) {
+      return status;
+    }
+  }
+  return TARN_OK;
+}
+
+/* ---- Asking ---- */
+
+tarn_arena *tarni_arena_find_held(tarn_heap *heap, tarn_ptr address) {
+  for (tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    if (address - arena->base < arena->limit) {
+      return arena;
+    }
+  }
+  return NULL;
+}
+
+uint64_t tarni_arenas_live_held(const tarn_heap *heap) {
+  uint64_t n = 0;
+  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    n += arena->live.n;
+  }
+  return n;
+}
+
+tarn_status tarni_arenas_check_held(const tarn_heap *heap) {
+  uint64_t bytes = 0;
+  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    TARN_TRY(tarni_pieces_check_held(arena));
+    uint64_t end = 0;
+    for (uint32_t i = 0; i < arena->n_chunks; i++) {
+      bytes += arena->chunks[i].size;
+      end = arena->chunks[i].state == TARNI_CHUNK_READY
+                ? arena->chunks[i].offset + arena->chunks[i].size
+                : end;
+    }
+    if (arena->space != 0 && !arena->is_asleep && end != arena->mapped) {
+      return tarni_fail(TARN_CORRUPT, "tarn_heap_check", NULL, "Report this as a bug of tarn.",
+                        "the chunks of an arena end at %llu, not at %llu", (unsigned long long)end,
+                        (unsigned long long)arena->mapped);
+    }
+  }
+  if (bytes != heap->captured_bytes) {
+    return tarni_fail(TARN_CORRUPT, "tarn_heap_check", NULL, "Report this as a bug of tarn.",
+                      "arenas hold %llu bytes, and %llu are counted", (unsigned long long)bytes,
+                      (unsigned long long)heap->captured_bytes);
+  }
+  return TARN_OK;
+}
+
+/* ---- The public face ---- */
+
+static tarn_status arena_given(const tarn_arena *arena, const char *operation) {
+  if (arena == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass an arena.", "arena is NULL");
+  }
+  return tarni_heap_given(arena->heap, operation);
+}
+
+/* Memory ahead: here the heap may still give back what it does not need. */
+tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes) {
+  tarn_heap *heap = arena->heap;
+  if (bytes > arena->limit) {
+    const tarni_facts facts = {.device = heap->port->device.name,
+                               .requested_bytes = bytes,
+                               .available_bytes = arena->limit};
+    return tarni_fail(TARN_LIMIT, "tarn_arena_create", &facts, "Reserve less, or raise the limit.",
+                      "%llu bytes are more than the arena's limit of %llu",
+                      (unsigned long long)bytes, (unsigned long long)arena->limit);
+  }
+  tarn_status status = tarni_arena_grow_held(arena, bytes);
+  if (is_shortage(status) && !tarni_capture_forbids()) {
+    const uint64_t missing = tarni_align_up(bytes - arena->mapped, heap->unit);
+    tarni_lock_acquire(&heap->lock);
+    const uint64_t keep = heap->reserved_bytes - tarni_min(heap->reserved_bytes, missing);
+    tarni_lock_release(&heap->lock);
+    TARN_TRY(tarni_heap_trim(heap, keep));
+    status = tarni_arena_grow_held(arena, bytes);
+  }
+  return status;
+}
+
+tarn_status tarn_arena_create(tarn_heap *heap, const tarn_arena_config *config, tarn_arena **out) {
+  static const char operation[] = "tarn_arena_create";
+  if (out == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass the address of a tarn_arena *.",
+                      "the output is NULL");
+  }
+  *out = NULL;
+  TARN_TRY(tarni_heap_given(heap, operation));
+  tarn_arena_config known = {.size = sizeof(known)};
+  if (config != NULL) {
+    TARN_TRY(tarni_struct_in(config, &known, sizeof(known), operation));
+  }
+  tarn_arena *arena = NULL;
+  tarni_lock_acquire(&heap->capture);
+  tarn_status status = tarni_arena_make(heap, &known, operation, &arena);
+  if (status == TARN_OK && known.memory == 0) {
+    status = tarni_arena_reserve_held(arena, known.reserve_bytes);
+  }
+  if (arena != NULL) {
+    arena->is_owned = status == TARN_OK;
+    if (status != TARN_OK) {
+      tarn_error error = {.size = sizeof(error)};
+      (void)tarn_last_error(&error);
+      (void)tarni_arenas_reap_held(heap);
+      (void)tarni_fail_again(&error);
+    }
+  }
+  tarni_lock_release(&heap->capture);
+  *out = status == TARN_OK ? arena : NULL;
+  return status;
+}
+
+tarn_status tarn_arena_destroy(tarn_arena *arena) {
+  if (arena == NULL) {
+    return TARN_OK;
+  }
+  TARN_TRY(arena_given(arena, "tarn_arena_destroy"));
+  tarn_heap *heap = arena->heap;
+  tarni_lock_acquire(&heap->capture);
+  arena->is_owned = false;
+  (void)tarni_arenas_reap_held(heap); /* what cannot go now goes later */
+  tarni_lock_release(&heap->capture);
+  return TARN_OK;
+}
+
+tarn_status tarn_arena_get_info(tarn_arena *arena, tarn_arena_info *info) {
+  static const tarn_arena_info empty = {.size = sizeof(empty)};
+  TARN_TRY(tarni_struct_out(info, &empty, sizeof(empty), "tarn_arena_get_info"));
+  TARN_TRY(arena_given(arena, "tarn_arena_get_info"));
+  tarni_lock_acquire(&arena->heap->capture);
+  const tarn_arena_info now = {.size = sizeof(now),
+                               .limit_bytes = arena->limit,
+                               .held_bytes = arena->mapped,
+                               .high_water_bytes = arena->high_water,
+                               .live_bytes = arena->live_bytes,
+                               .live_blocks = arena->live.n,
+                               .allocations = arena->allocations,
+                               .alloc_bytes = arena->alloc_bytes,
+                               .graphs = arena->n_graphs,
+                               .is_capturing = arena->capture != NULL,
+                               .is_asleep = arena->is_asleep};
+  tarni_lock_release(&arena->heap->capture);
+  return tarni_struct_out(info, &now, sizeof(now), "tarn_arena_get_info");
+}
+
+static tarn_status arena_busy(const tarn_arena *arena, const char *operation) {
+  return tarni_fail(TARN_BUSY, operation, NULL,
+                    "End the capture, and destroy the graphs that use the arena.",
+                    "%s and %u graphs use the arena",
+                    arena->capture != NULL ? "a capture" : "no capture", arena->n_graphs);
+}
+
+tarn_status tarn_arena_clear(tarn_arena *arena) {
+  TARN_TRY(arena_given(arena, "tarn_arena_clear"));
+  tarni_lock_acquire(&arena->heap->capture);
+  tarn_status status = TARN_OK;
+  if (arena->capture != NULL || arena->n_graphs != 0) {
+    status = arena_busy(arena, "tarn_arena_clear");
+  } else {
+    for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
+      if (arena->pieces[i].is_live) {
+        tarni_piece_give_held(arena, i, TARNI_REACH_ALWAYS, NULL);
+      }
+    }
+    tarni_pieces_settle_held(arena);
+  }
+  tarni_lock_release(&arena->heap->capture);
+  return status;
+}
+
+/* ---- Sleep ---- */
+
+static tarn_status content_save(tarn_arena *arena) {
+  arena->saved = malloc(arena->mapped);
+  if (arena->saved == NULL) {
+    return tarni_fail(
+        TARN_HOST_MEMORY, "tarn_arena_sleep", NULL, "Free some host memory, or let the content go.",
+        "no host memory for the arena's %llu bytes", (unsigned long long)arena->mapped);
+  }
+  const tarn_status status =
+      tarni_port_copy_sync(arena->heap->port, (uintptr_t)arena->saved, arena->base, arena->mapped);
+  if (status != TARN_OK) {
+    free(arena->saved);
+    arena->saved = NULL;
+  }
+  return status;
+}
+
+static tarn_status arena_sleep(tarn_arena *arena, bool keep) {
+  TARN_TRY(tarni_arena_finish_held(arena));
+  const uint64_t bytes = arena->mapped;
+  if (keep && bytes != 0) {
+    TARN_TRY(content_save(arena));
+  }
+  const tarn_status status = tarni_arena_shrink_held(arena, 0);
+  if (status != TARN_OK && arena->mapped == bytes) { /* nothing has gone yet */
+    free(arena->saved);
+    arena->saved = NULL;
+    return status;
+  }
+  arena->is_asleep = true; /* also half way: waking makes the rest */
+  arena->slept = bytes;
+  return status;
+}
+
+tarn_status tarn_arena_sleep(tarn_arena *arena, bool keep) {
+  static const char operation[] = "tarn_arena_sleep";
+  TARN_TRY(arena_given(arena, operation));
+  tarni_lock_acquire(&arena->heap->capture);
+  tarn_status status = TARN_OK;
+  if (arena->space == 0) {
+    status = tarni_fail(TARN_UNSUPPORTED, operation, NULL,
+                        "Give the memory back by what it was made with.",
+                        "the arena's memory is the caller's");
+  } else if (arena->capture != NULL) {
+    status = arena_busy(arena, operation);
+  } else if (!arena->is_asleep) {
+    status = arena_sleep(arena, keep);
+  } else {
+    status = tarni_arena_shrink_held(arena, 0); /* what did not go the last time */
+  }
+  tarni_lock_release(&arena->heap->capture);
+  return status;
+}
+
+tarn_status tarn_arena_wake(tarn_arena *arena) {
+  TARN_TRY(arena_given(arena, "tarn_arena_wake"));
+  tarni_lock_acquire(&arena->heap->capture);
+  tarn_status status = TARN_OK;
+  if (arena->is_asleep) {
+    status = tarni_arena_grow_held(arena, arena->slept);
+    if (status == TARN_OK && arena->saved != NULL) {
+      status = tarni_port_copy_sync(arena->heap->port, arena->base, (uintptr_t)arena->saved,
+                                    arena->slept);
+    }
+    if (status == TARN_OK) {
+      free(arena->saved);
+      arena->saved = NULL;
+      arena->is_asleep = false;
+    }
+  }
+  tarni_lock_release(&arena->heap->capture);
+  return status;
+}

@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Captures: announced, found by asking, ended and given up. A capture is known by the driver's id,
+ * which all streams of it share, so forks need no telling. While one is announced no thread has
+ * hits on the heap: every allocation asks whether its stream is captured (captured.c). Every exit
+ * leaves the heap as it was before. */
+#include "arena.h"
+
+#include <stdlib.h>
+
+#include "base/bits.h"
+
+/* ---- Which capture a stream is in ---- */
+
+static bool is_legacy(tarn_stream stream) {
+  return stream == NULL || stream == TARNI_STREAM_LEGACY;
+}
+
+/* A capture whose id could not be asked for when it began. */
+tarn_status tarni_capture_id_held(tarn_capture *capture) {
+  if (capture->id != 0) {
+    return TARN_OK;
+  }
+  tarni_capture_state state;
+  TARN_TRY(tarni_port_capture_state(capture->heap->port, capture->stream, &state));
+  capture->id = state.id;
+  return TARN_OK;
+}
+
+tarn_status tarni_capture_state_of(tarn_heap *heap, tarn_stream stream,
+                                   tarni_capture_state *state) {
+  *state = (tarni_capture_state){0};
+  /* The legacy stream cannot be captured, and may not be asked while others are. */
+  return is_legacy(stream) ? TARN_OK : tarni_port_capture_state(heap->port, stream, state);
+}
+
+/* Whether the driver still records what the capture's stream is given. */
+static tarn_status capture_goes_on(tarn_capture *capture, bool *goes_on) {
+  tarni_capture_state state;
+  TARN_TRY(tarni_capture_id_held(capture));
+  TARN_TRY(tarni_capture_state_of(capture->heap, capture->stream, &state));
+  *goes_on = state.status != TARNI_CAPTURE_NONE && state.id == capture->id;
+  return TARN_OK;
+}
+
+/* Captures that nobody announced are over when their stream is not in them any more. */
+static void found_end_held(tarn_heap *heap) {
+  for (tarn_capture *next, *capture = heap->captures; capture != NULL; capture = next) {
+    bool goes_on = true;
+    next = capture->next;
+    if (capture->is_found && capture_goes_on(capture, &goes_on) == TARN_OK && !goes_on) {
+      tarni_capture_close_held(capture, true);
+    }
+  }
+}
+
+static tarn_status found_begin_held(tarn_heap *heap, tarn_stream stream, uint64_t id,
+                                    tarn_capture **capture);
+
+/* The capture of a state, if it is known. */
+tarn_status tarni_capture_by_id_held(tarn_heap *heap, uint64_t id, tarn_capture **capture) {
+  for (tarn_capture *at = heap->captures; at != NULL; at = at->next) {
+    TARN_TRY(tarni_capture_id_held(at));
+    if (at->id == id) {
+      *capture = at;
+      return TARN_OK;
+    }
+  }
+  return TARN_OK;
+}
+
+static tarn_status capture_unknown(const tarn_heap *heap, uint64_t id) {
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts,
+                    "Announce it with tarn_capture_begin, or have every allocation ask "
+                    "(TARN_CAPTURE=ask).",
+                    "the stream is being captured (capture %llu), and nobody told the heap",
+                    (unsigned long long)id);
+}
+
+tarn_status tarni_capture_of_held(tarn_heap *heap, tarn_stream stream, tarn_capture **capture) {
+  tarni_capture_state state;
+  *capture = NULL;
+  if (heap->asks) {
+    found_end_held(heap);
+  }
+  TARN_TRY(tarni_capture_state_of(heap, stream, &state));
+  if (state.status == TARNI_CAPTURE_NONE) {
+    return TARN_OK;
+  }
+  TARN_TRY(tarni_capture_by_id_held(heap, state.id, capture));
+  if (state.status == TARNI_CAPTURE_INVALIDATED) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    *capture = NULL;
+    return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts,
+                      "Give it up with tarn_capture_abort, and begin anew.",
+                      "something illegal has broken capture %llu", (unsigned long long)state.id);
+  }
+  if (*capture == NULL) {
+    return heap->asks ? found_begin_held(heap, stream, state.id, capture)
+                      : capture_unknown(heap, state.id);
+  }
+  return TARN_OK;
+}
+
+/* The same for what may not fail: a broken capture is one, and one of which nobody told is none. */
+tarn_capture *tarni_capture_freeing_held(tarn_heap *heap, tarn_stream stream) {
+  tarni_capture_state state;
+  tarn_capture *capture = NULL;
+  if (tarni_capture_state_of(heap, stream, &state) == TARN_OK &&
+      state.status != TARNI_CAPTURE_NONE) {
+    (void)tarni_capture_by_id_held(heap, state.id, &capture);
+  }
+  return capture;
+}
+
+/* ---- Beginning ---- */
+
+/* From here on every allocation comes by this file. */
+static void announce_held(tarn_capture *capture) {
+  tarn_heap *heap = capture->heap;
+  capture->next = heap->captures;
+  heap->captures = capture;
+  capture->arena->capture = capture;
+  tarni_strict_add(capture);
+  tarni_lock_acquire(&heap->lock);
+  atomic_fetch_add_explicit(&heap->n_captures, 1, memory_order_relaxed);
+  tarni_watch_begin_locked(heap);
+  tarni_lock_release(&heap->lock);
+}
+
+static tarn_status arena_get_held(tarn_heap *heap, const tarn_capture_config *config,
+                                  tarn_arena **arena) {
+  static const char operation[] = "tarn_capture_begin";
+  *arena = config->arena;
+  if (*arena == NULL) {
+    const tarn_arena_config own = {.size = sizeof(own), .limit_bytes = config->limit_bytes};
+    return tarni_arena_make(heap, &own, operation, arena);
+  }
+  if ((*arena)->heap != heap) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Use an arena of the same heap.",
+                      "the arena belongs to another heap");
+  }
+  if ((*arena)->capture != NULL) {
+    return tarni_fail(
+        TARN_BUSY, operation, NULL, "Wait for the other capture's end, or use another arena.",
+        "capture %llu is placing blocks in the arena", (unsigned long long)(*arena)->capture->id);
+  }
+  if ((*arena)->is_asleep) {
+    return tarni_fail(TARN_STATE, operation, NULL, "Wake it with tarn_arena_wake.",
+                      "the arena is asleep");
+  }
+  return TARN_OK;
+}
+
+/* A capture that has everything but the driver's. */
+static tarn_status capture_make_held(tarn_heap *heap, const tarn_capture_config *config,
+                                     tarn_stream stream, tarn_capture **out) {
+  tarn_capture *capture = calloc(1, sizeof(*capture));
+  tarn_graph *graph = calloc(1, sizeof(*graph));
+  if (capture == NULL || graph == NULL) {
+    free(capture);
+    free(graph);
+    return tarni_fail(TARN_HOST_MEMORY, "tarn_capture_begin", NULL, "Free some host memory.",
+                      "no host memory for a capture");
+  }
+  capture->heap = graph->heap = heap;
+  capture->graph = graph;
+  capture->stream = stream;
+  capture->config = *config;
+  capture->thread = tarni_strict_thread();
+  capture->story.placement = config->placement;
+  capture->deferred[TARNI_CAPTURE_BRANCHES].stream = TARNI_NO_STREAM;
+  const tarn_status status = arena_get_held(heap, config, &capture->arena);
+  if (status != TARN_OK) {
+    free(capture);
+    free(graph);
+    return status;
+  }
+  graph->arena = capture->arena;
+  capture->mapped_before = capture->arena->mapped;
+  *out = capture;
+  return TARN_OK;
+}
+
+static void capture_free(tarn_capture *capture) {
+  tarni_story_close(&capture->story);
+  free(capture->edges);
+  free(capture->path);
+  free(capture);
+}
+
+/* A capture that never began. */
+static void capture_unmake_held(tarn_capture *capture) {
+  tarn_heap *heap = capture->heap;
+  free(capture->graph);
+  capture_free(capture);
+  (void)tarni_arenas_reap_held(heap);
+}
+
+/* Memory that will be needed, made while the heap may still trim for it. */
+static tarn_status capture_reserve_held(const tarn_capture *capture) {
+  uint64_t bytes = capture->config.reserve_bytes;
+  if (capture->config.placement == TARN_PLACE_PLANNED) {
+    tarn_plan_info info = {.size = sizeof(info)};
+    TARN_TRY(tarn_plan_get_info(capture->config.layout->plan, &info));
+    bytes = tarni_max(bytes, info.height);
+  }
+  return bytes <= capture->arena->mapped ? TARN_OK
+                                         : tarni_arena_reserve_held(capture->arena, bytes);
+}
+
+/* What the stream has freed so far gets its fence now: inside the capture it cannot. */
+static void stream_fence_grow(tarn_heap *heap, tarn_stream stream) {
+  tarni_index lane;
+  if (tarni_lane_known(heap, stream, &lane) != TARN_OK || lane == TARNI_LANE_COMMON) {
+    return;
+  }
+  tarni_lock_acquire(&heap->lock);
+  const tarni_order order = {.n = 1,
+                             .at = {{.lane = lane, .ticket = tarni_ticket_locked(heap, lane)}}};
+  tarni_lock_release(&heap->lock);
+  (void)tarni_order_fence_grow(heap, &order);
+}
+
+/* Begins it in the driver, or takes over what the program has begun. */
+static tarn_status driver_begin_held(tarn_capture *capture) {
+  static const tarni_capture_mode modes[] = {TARNI_CAPTURE_THREAD_LOCAL, TARNI_CAPTURE_GLOBAL,
+                                             TARNI_CAPTURE_RELAXED};
+  tarn_heap *heap = capture->heap;
+  if (!capture->config.is_adopted) {
+    tarni_lock_acquire(&heap->grow); /* so that no fence is recorded on the stream right now */
+    stream_fence_grow(heap, capture->stream);
+    const tarn_status status =
+        tarni_port_capture_begin(heap->port, capture->stream, modes[capture->config.mode]);
+    tarni_lock_release(&heap->grow);
+    return status;
+  }
+  tarni_capture_state state;
+  TARN_TRY(tarni_capture_state_of(heap, capture->stream, &state));
+  if (state.status != TARNI_CAPTURE_ACTIVE) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    return tarni_fail(TARN_STATE, "tarn_capture_begin", &facts,
+                      "Begin the capture first, or let tarn begin it.",
+                      "the stream is in no capture that could be adopted");
+  }
+  capture->id = state.id;
+  tarn_capture *known = NULL;
+  TARN_TRY(tarni_capture_by_id_held(heap, state.id, &known));
+  return known == NULL
+             ? TARN_OK
+             : tarni_fail(TARN_BUSY, "tarn_capture_begin", NULL, "Announce a capture once.",
+                          "capture %llu is announced already", (unsigned long long)state.id);
+}
+
+static tarn_status capture_begin_held(tarn_heap *heap, const tarn_capture_config *config,
+                                      tarn_stream stream, tarn_capture **out) {
+  tarn_capture *capture;
+  tarni_captures_reap_held(heap);
+  TARN_TRY(capture_make_held(heap, config, stream, &capture));
+  tarn_status status = capture_reserve_held(capture);
+  if (status == TARN_OK) {
+    status = driver_begin_held(capture);
+  }
+  if (status != TARN_OK) {
+    tarn_error error = {.size = sizeof(error)};
+    (void)tarn_last_error(&error);
+    capture_unmake_held(capture);
+    return tarni_fail_again(&error);
+  }
+  announce_held(capture);
+  (void)tarni_capture_id_held(capture); /* else when it is needed */
+  *out = capture;
+  return TARN_OK;
+}
+
+static tarn_status config_check(const tarn_capture_config *config) {
+  static const char operation[] = "tarn_capture_begin";
+  if ((unsigned)config->mode > TARN_CAPTURE_RELAXED ||
+      (unsigned)config->placement > TARN_PLACE_MONOTONE) {
+    return tarni_fail(
+        TARN_INVALID, operation, NULL, "Use values of tarn_capture_mode and tarn_placement.",
+        "the mode is %d, the placement %d", (int)config->mode, (int)config->placement);
+  }
+  if ((config->placement == TARN_PLACE_PLANNED) != (config->layout != NULL)) {
+    return tarni_fail(TARN_INVALID, operation, NULL,
+                      "Pass a layout of tarn_graph_plan with TARN_PLACE_PLANNED, and only then.",
+                      "the placement and the layout do not go together");
+  }
+  return TARN_OK;
+}
+
+tarn_status tarn_capture_begin(tarn_heap *heap, const tarn_capture_config *config,
+                               tarn_stream stream, tarn_capture **capture) {
+  static const char operation[] = "tarn_capture_begin";
+  if (capture == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass the address of a tarn_capture *.",
+                      "the output is NULL");
+  }
+  *capture = NULL;
+  TARN_TRY(tarni_heap_given(heap, operation));
+  tarn_capture_config known = {.size = sizeof(known)};
+  if (config != NULL) {
+    TARN_TRY(tarni_struct_in(config, &known, sizeof(known), operation));
+  }
+  TARN_TRY(config_check(&known));
+  if (heap->buckets != NULL || !heap->port->device.has_vmm) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    return tarni_fail(TARN_UNSUPPORTED, operation, &facts,
+                      "Capture with a heap of backing vmm and rounding classes.",
+                      "the heap's blocks are the driver's own allocations");
+  }
+  TARNI_PAYS(&heap->calls);
+  tarni_lock_acquire(&heap->capture);
+  const tarn_status status = capture_begin_held(heap, &known, stream, capture);
+  tarni_lock_release(&heap->capture);
+  return status;
+}
+
+/* A capture that nobody announced, by its first allocation. Its mode cannot be asked for: the
+ * strictest is assumed. */
+static tarn_status found_begin_held(tarn_heap *heap, tarn_stream stream, uint64_t id,
+                                    tarn_capture **capture) {
+  const tarn_capture_config config = {
+      .size = sizeof(config), .mode = TARN_CAPTURE_GLOBAL, .is_adopted = true};
+  TARN_TRY(capture_make_held(heap, &config, stream, capture));
+  (*capture)->id = id;
+  (*capture)->is_found = true;
+  announce_held(*capture);
+  return TARN_OK;
+}
+
+/* ---- Ending ---- */
+
+static void withdraw_held(tarn_capture *capture) {
+  tarn_heap *heap = capture->heap;
+  tarn_capture **link = &heap->captures;
+  while (*link != capture) {
+    link = &(*link)->next;
+  }
+  *link = capture->next;
+  capture->arena->capture = NULL;
+  tarni_strict_remove(capture);
+  tarni_lock_acquire(&heap->lock);
+  atomic_fetch_sub_explicit(&heap->n_captures, 1, memory_order_relaxed);
+  tarni_watch_end_locked(heap);
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    heap->lanes[i].is_captured = false; /* who still is will be asked again */
+  }
+  tarni_lock_release(&heap->lock);
+}
+
+/* Gives back what was freed inside; where the driver does not let it, it is tried again later. */
+static void freed_release_held(tarn_capture *capture) {
+  tarn_heap *heap = capture->heap;
+  bool is_rest = false;
+  for (uint32_t i = 0; i <= TARNI_CAPTURE_BRANCHES; i++) {
+    is_rest |= tarni_deferred_release_held(heap, &capture->deferred[i]) != TARN_OK;
+  }
+  if (is_rest) {
+    capture->next = heap->captures_over;
+    heap->captures_over = capture;
+  } else {
+    capture_free(capture);
+  }
+}
+
+/* Blocks that were freed inside go with the graph. */
+static void freed_hold_held(tarn_capture *capture) {
+  tarn_heap *heap = capture->heap;
+  for (uint32_t i = 0; i < capture->n_deferred; i++) {
+    tarni_deferred *deferred = &capture->deferred[i];
+    tarni_graph_use_held(capture->graph, deferred->stream);
+    tarni_lock_acquire(&heap->lock);
+    tarni_deferred_append_locked(heap, &capture->graph->held, deferred);
+    tarni_lock_release(&heap->lock);
+  }
+}
+
+void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
+  tarn_heap *heap = capture->heap;
+  tarn_arena *arena = capture->arena;
+  withdraw_held(capture);
+  tarni_pieces_settle_held(arena);
+  tarn_graph *graph = capture->graph;
+  capture->graph = NULL;
+  if (is_kept) {
+    graph->id = capture->id;
+    graph->is_found = capture->is_found;
+    graph->story = capture->story;
+    capture->story = (tarni_story){0};
+    tarni_graph_add_held(graph);
+    if (capture->config.holds_freed) {
+      capture->graph = graph;
+      freed_hold_held(capture);
+    }
+  } else {
+    tarni_graph_drop_held(graph);
+    if (tarni_arena_is_done_held(arena)) {
+      (void)tarni_arena_shrink_held(arena, tarni_max(arena->top, capture->mapped_before));
+    }
+  }
+  freed_release_held(capture);
+  (void)tarni_arenas_reap_held(heap);
+}
+
+void tarni_captures_reap_held(tarn_heap *heap) {
+  tarn_capture *over = heap->captures_over;
+  heap->captures_over = NULL;
+  while (over != NULL) {
+    tarn_capture *capture = over;
+    over = over->next;
+    freed_release_held(capture);
+  }
+  tarni_graphs_reap_held(heap);
+  (void)tarni_arenas_reap_held(heap);
+}
+
+void tarni_captures_reap(tarn_heap *heap) {
+  if (atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) != 0) {
+    tarni_lock_acquire(&heap->capture);
+    tarni_captures_reap_held(heap);
+    tarni_lock_release(&heap->capture);
+  }
+}
+
+/* Whether anything waits for work that is not known to be complete. */
+static bool has_parked(const tarn_heap *heap) {
+  bool has = heap->captures_over != NULL;
+  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
+    has = has || (graph->is_gone && !graph->is_unsure);
+  }
+  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    has = has || !(tarni_arena_is_needed(arena) || arena->is_unsure);
+  }
+  return has;
+}
+
+void tarni_captures_finish(tarn_heap *heap) {
+  if (atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) == 0) {
+    return;
+  }
+  tarni_lock_acquire(&heap->capture);
+  tarni_captures_reap_held(heap);
+  bool is_news = true;
+  while (is_news && has_parked(heap)) {
+    tarni_lock_acquire(&heap->grow);
+    is_news = tarni_fences_wait_grow(heap);
+    tarni_lock_release(&heap->grow);
+    tarni_captures_reap_held(heap);
+  }
+  tarni_lock_release(&heap->capture);
+}
+
+static tarn_status capture_given(tarn_capture **capture, const char *operation) {
+  if (capture == NULL || *capture == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass a capture that goes on.",
+                      "there is no capture");
+  }
+  return tarni_heap_given((*capture)->heap, operation);
+}
+
+/* Ends it in the driver. *is_over: the driver does not record any more, whatever was the result. */
+static tarn_status driver_end_held(tarn_capture *capture, bool *is_over) {
+  const tarn_status status =
+      tarni_port_capture_end(capture->heap->port, capture->stream, &capture->graph->handle);
+  *is_over = true;
+  if (status == TARN_OK) {
+    return TARN_OK;
+  }
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  bool goes_on = true;
+  *is_over =
+      status == TARN_DEVICE_LOST || (capture_goes_on(capture, &goes_on) == TARN_OK && !goes_on);
+  return tarni_fail_again(&error);
+}
+
+static tarn_status adopted_end_held(tarn_capture *capture) {
+  bool goes_on = false;
+  TARN_TRY(capture_goes_on(capture, &goes_on));
+  return !goes_on ? TARN_OK
+                  : tarni_fail(TARN_STATE, "tarn_capture_end", NULL,
+                               "End the driver's capture first: it is the program's.",
+                               "capture %llu still goes on", (unsigned long long)capture->id);
+}
+
+tarn_status tarn_capture_end(tarn_capture **out, tarn_graph **graph) {
+  static const char operation[] = "tarn_capture_end";
+  if (graph == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass the address of a tarn_graph *.",
+                      "the output is NULL");
+  }
+  *graph = NULL;
+  TARN_TRY(capture_given(out, operation));
+  tarn_capture *capture = *out;
+  tarn_heap *heap = capture->heap;
+  bool is_over = false;
+  tarni_lock_acquire(&heap->capture);
+  const tarn_status status =
+      capture->config.is_adopted ? adopted_end_held(capture) : driver_end_held(capture, &is_over);
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  if (status == TARN_OK) {
+    *graph = capture->graph;
+    tarni_capture_close_held(capture, true);
+    *out = NULL;
+  } else if (is_over) {
+    tarni_capture_close_held(capture, false);
+    *out = NULL;
+  }
+  tarni_lock_release(&heap->capture);
+  return status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
+}
+
+tarn_status tarn_capture_abort(tarn_capture **out) {
+  if (out == NULL || *out == NULL) {
+    return TARN_OK;
+  }
+  TARN_TRY(capture_given(out, "tarn_capture_abort"));
+  tarn_capture *capture = *out;
+  tarn_heap *heap = capture->heap;
+  bool is_over = true;
+  tarn_status status = TARN_OK;
+  tarni_lock_acquire(&heap->capture);
+  if (!capture->config.is_adopted) {
+    status = driver_end_held(capture, &is_over);
+  }
+  if (is_over) {
+    tarni_capture_close_held(capture, false);
+    *out = NULL;
+  }
+  tarni_lock_release(&heap->capture);
+  return is_over ? TARN_OK : status;
+}
+
+tarn_status tarn_capture_find(tarn_heap *heap, tarn_stream stream, tarn_capture **capture) {
+  static const char operation[] = "tarn_capture_find";
+  if (capture == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass the address of a tarn_capture *.",
+                      "the output is NULL");
+  }
+  *capture = NULL;
+  TARN_TRY(tarni_heap_given(heap, operation));
+  tarni_lock_acquire(&heap->capture);
+  tarni_capture_state state;
+  tarn_status status = tarni_capture_state_of(heap, stream, &state);
+  if (status == TARN_OK && state.status != TARNI_CAPTURE_NONE) {
+    status = tarni_capture_by_id_held(heap, state.id, capture);
+  }
+  tarni_lock_release(&heap->capture);
+  return status;
+}
+
+tarn_status tarn_graph_find(tarn_heap *heap, uint64_t capture_id, tarn_graph **graph) {
+  static const char operation[] = "tarn_graph_find";
+  if (graph == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass the address of a tarn_graph *.",
+                      "the output is NULL");
+  }
+  *graph = NULL;
+  TARN_TRY(tarni_heap_given(heap, operation));
+  tarni_lock_acquire(&heap->capture);
+  found_end_held(heap);
+  for (tarn_graph *at = heap->graphs; at != NULL && *graph == NULL; at = at->next) {
+    if (at->is_found && at->id == capture_id) {
+      at->is_found = false;
+      *graph = at;
+    }
+  }
+  tarni_lock_release(&heap->capture);
+  return *graph != NULL ? TARN_OK
+                        : tarni_fail(TARN_FOREIGN, operation, NULL,
+                                     "Ask once, by the id of a capture that is over.",
+                                     "no graph of capture %llu waits for its owner",
+                                     (unsigned long long)capture_id);
+}
+
+/* The heap goes: announced captures keep it, others are over. */
+tarn_status tarni_captures_close_held(tarn_heap *heap) {
+  found_end_held(heap);
+  if (heap->captures != NULL) {
+    return tarni_fail(TARN_BUSY, "tarn_heap_destroy", NULL,
+                      "End or abort all captures before the heap is destroyed.",
+                      "capture %llu still goes on", (unsigned long long)heap->captures->id);
+  }
+  return TARN_OK;
+}
+
+void tarni_captures_free(tarn_heap *heap) {
+  while (heap->captures_over != NULL) {
+    tarn_capture *capture = heap->captures_over;
+    heap->captures_over = capture->next;
+    for (uint32_t i = 0; i <= TARNI_CAPTURE_BRANCHES; i++) {
+      tarni_uses_drop(capture->deferred[i].uses);
+    }
+    capture_free(capture);
+  }
+}

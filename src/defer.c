@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Blocks from before a capture that are freed inside it. The driver may not be asked about their
+ * stream meanwhile, and what a graph was captured with may still be about to use them, so they are
+ * given back when the capture is over, or with the graph. Their lists go through the heap's own
+ * records: freeing needs no memory (I7). They count as pending. Lists: heap->capture; the records
+ * that they go through: heap->lock. */
+#include "arena.h"
+#include "base/bits.h"
+
+void tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t offset) {
+  tarni_block block = {0};
+  (void)tarni_block_find_locked(heap, offset, &block);
+  tarni_extent *slab = tarni_extent_at(heap, block.extent);
+  const bool is_small = slab->class_index != TARNI_CLASS_COUNT;
+  const uint32_t item = (uint32_t)(offset >> 8);
+  const bool has_uses = is_small ? (heap->states[item] & TARNI_SMALL_USED) != 0 : slab->has_uses;
+  if (has_uses) {
+    tarni_uses *uses = tarni_uses_detach_locked(heap, offset);
+    tarn_assert(uses != NULL);
+    uses->next = to->uses;
+    to->uses = uses;
+  } else if (is_small) {
+    heap->states[item] = 0;
+    heap->links[item] = to->small;
+    to->small = item + 1;
+  } else {
+    slab->state = TARNI_BLOCK_FREE;
+    slab->link = to->large;
+    to->large = block.extent;
+  }
+  if (is_small) {
+    heap->gone.frees[slab->class_index]++;
+  } else {
+    heap->gone.large[tarni_large_row(block.bytes)].frees++;
+    heap->gone.large[tarni_large_row(block.bytes)].free_bytes += block.bytes;
+  }
+  tarni_scopes_note_locked(heap, 0, block.bytes);
+  heap->pending_bytes += block.bytes;
+  to->n_blocks++;
+}
+
+static void small_give_locked(tarn_heap *heap, uint32_t item, tarni_index lane) {
+  const tarni_index slab = heap->pages[(uint64_t)item << 8 >> TARNI_GRANULE_LOG2];
+  const uint32_t class_index = tarni_extent_at(heap, slab)->class_index;
+  heap->pending_bytes -= tarni_class_size(class_index);
+  tarni_bin_put_locked(heap, lane, class_index, item);
+}
+
+static void large_give_locked(tarn_heap *heap, tarni_index index, tarni_index lane) {
+  tarni_order order = {0};
+  (void)tarni_order_add(&order, lane, tarni_ticket_locked(heap, lane));
+  heap->pending_bytes -= tarni_extent_at(heap, index)->size;
+  tarni_slab_release_locked(heap, index, &order);
+}
+
+void tarni_deferred_give_locked(tarn_heap *heap, tarni_deferred *deferred, tarni_index lane) {
+  while (deferred->small != 0) {
+    const uint32_t item = deferred->small - 1;
+    deferred->small = heap->links[item];
+    small_give_locked(heap, item, lane);
+  }
+  while (deferred->large != 0) {
+    const tarni_index index = deferred->large;
+    deferred->large = tarni_extent_at(heap, index)->link;
+    large_give_locked(heap, index, lane);
+  }
+  while (deferred->uses != NULL) {
+    tarni_uses *uses = deferred->uses;
+    deferred->uses = uses->next;
+    tarni_uses_pend_locked(heap, uses, lane);
+  }
+  deferred->n_blocks = 0;
+}
+
+tarn_status tarni_deferred_release_held(tarn_heap *heap, tarni_deferred *deferred) {
+  if (deferred->n_blocks == 0) {
+    return TARN_OK;
+  }
+  tarni_index lane = TARNI_LANE_COMMON;
+  if (deferred->stream == TARNI_NO_STREAM) {
+    TARN_TRY(tarni_device_await(heap));
+  } else {
+    const tarn_status status = tarni_lane_find(heap, deferred->stream, &lane);
+    const bool may_wait =
+        (status == TARN_HOST_MEMORY || status == TARN_LIMIT) && !tarni_capture_forbids();
+    if (status != TARN_OK && !may_wait) {
+      return status;
+    }
+    if (status != TARN_OK) {
+      lane = TARNI_LANE_COMMON;
+      TARN_TRY(tarni_port_stream_sync(heap->port, deferred->stream));
+    }
+  }
+  tarni_lock_acquire(&heap->lock);
+  tarni_deferred_give_locked(heap, deferred, lane);
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
+/* Moves all blocks of one list to another. */
+void tarni_deferred_append_locked(tarn_heap *heap, tarni_deferred *to, tarni_deferred *from) {
+  while (from->small != 0) {
+    const uint32_t item = from->small - 1;
+    from->small = heap->links[item];
+    heap->links[item] = to->small;
+    to->small = item + 1;
+  }
+  while (from->large != 0) {
+    tarni_extent *slab = tarni_extent_at(heap, from->large);
+    const tarni_index index = from->large;
+    from->large = slab->link;
+    slab->link = to->large;
+    to->large = index;
+  }
+  while (from->uses != NULL) {
+    tarni_uses *uses = from->uses;
+    from->uses = uses->next;
+    uses->next = to->uses;
+    to->uses = uses;
+  }
+  to->n_blocks += from->n_blocks;
+  from->n_blocks = 0;
+}
+
+/* ---- For the check of the heap ---- */
+
+static uint64_t deferred_see(tarn_heap *heap, const tarni_deferred *deferred) {
+  uint64_t bytes = 0;
+  for (uint32_t at = deferred->small; at != 0; at = heap->links[at - 1]) {
+    tarni_extent *slab =
+        tarni_extent_at(heap, heap->pages[(uint64_t)(at - 1) << 8 >> TARNI_GRANULE_LOG2]);
+    slab->n_seen++;
+    bytes += tarni_class_size(slab->class_index);
+  }
+  for (tarni_index at = deferred->large; at != 0; at = tarni_extent_at(heap, at)->link) {
+    tarni_extent_at(heap, at)->n_seen++;
+    bytes += tarni_extent_at(heap, at)->size;
+  }
+  for (const tarni_uses *uses = deferred->uses; uses != NULL; uses = uses->next) {
+    tarni_extent_at(heap, heap->pages[uses->offset >> TARNI_GRANULE_LOG2])->n_seen++;
+    bytes += uses->bytes;
+  }
+  return bytes;
+}
+
+uint64_t tarni_deferred_see_locked(tarn_heap *heap) {
+  uint64_t bytes = 0;
+  tarn_capture *const lists[] = {heap->captures, heap->captures_over};
+  for (int i = 0; i < 2; i++) {
+    for (const tarn_capture *capture = lists[i]; capture != NULL; capture = capture->next) {
+      for (uint32_t j = 0; j <= TARNI_CAPTURE_BRANCHES; j++) {
+        bytes += deferred_see(heap, &capture->deferred[j]);
+      }
+    }
+  }
+  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
+    bytes += deferred_see(heap, &graph->held);
+  }
+  return bytes;
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Blocks in an arena. Owns the partition of its addresses. Captures are few and short, so a place
+ * is looked for along the list of pieces. Free pieces with different stamps are not merged: a
+ * stretch of neighbours is used as one where all of them may be used. */
+#include <stdlib.h>
+
+#include "arena.h"
+#include "base/bits.h"
+
+static tarni_piece *piece_get(const tarn_arena *arena, uint32_t index) {
+  tarn_assert(index < arena->n_pieces);
+  return &arena->pieces[index];
+}
+
+static uint64_t piece_end(const tarni_piece *piece) {
+  return piece->offset + piece->size;
+}
+
+static bool is_usable(const tarni_piece *piece, const tarni_reach *reach, uint32_t done) {
+  return !piece->is_live &&
+         (piece->stamp == TARNI_REACH_ALWAYS || tarni_reach_covers(reach, done, piece->stamp));
+}
+
+/* ---- Looking ---- */
+
+/* Free neighbours that may be used now, as one stretch. */
+typedef struct stretch {
+  uint64_t start, end;
+} stretch;
+
+static bool stretch_holds(const stretch *at, uint64_t size, uint64_t alignment, uint64_t *start) {
+  return tarni_align_up_checked(at->start, alignment, start) && *start <= at->end &&
+         size <= at->end - *start;
+}
+
+uint64_t tarni_piece_find_held(const tarn_arena *arena, const tarni_reach *reach, uint32_t done,
+                               uint64_t size, uint64_t alignment) {
+  uint64_t best = UINT64_MAX, best_size = UINT64_MAX, start;
+  stretch at = {0, 0};
+  for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
+    const tarni_piece *piece = &arena->pieces[i];
+    if (is_usable(piece, reach, done)) {
+      at.end = piece_end(piece);
+      continue;
+    }
+    if (at.end - at.start < best_size && stretch_holds(&at, size, alignment, &start)) {
+      best = start;
+      best_size = at.end - at.start;
+    }
+    at.start = at.end = piece_end(piece);
+  }
+  if (at.end - at.start < best_size && stretch_holds(&at, size, alignment, &start)) {
+    return start;
+  }
+  if (best != UINT64_MAX) {
+    return best;
+  }
+  /* From the free stretch at the end on: the arena grows by what is missing. */
+  uint64_t end;
+  return tarni_align_up_checked(at.start, alignment, &start) && tarni_add(start, size, &end)
+             ? start
+             : UINT64_MAX;
+}
+
+/* The piece that holds the offset. pre: it is below the top. */
+static uint32_t piece_holding(const tarn_arena *arena, uint64_t offset) {
+  uint32_t i = arena->first;
+  while (piece_end(&arena->pieces[i]) <= offset) {
+    i = arena->pieces[i].next;
+  }
+  return i;
+}
+
+bool tarni_piece_fits_held(const tarn_arena *arena, const tarni_reach *reach, uint32_t done,
+                           uint64_t offset, uint64_t size) {
+  const uint64_t end = offset + size;
+  for (uint32_t i = offset < arena->top ? piece_holding(arena, offset) : TARNI_PIECE_NONE;
+       i != TARNI_PIECE_NONE && arena->pieces[i].offset < end; i = arena->pieces[i].next) {
+    if (!is_usable(&arena->pieces[i], reach, done)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+uint32_t tarni_piece_at_held(const tarn_arena *arena, uint64_t offset) {
+  const uint32_t exact = tarni_table_find(&arena->live, offset);
+  if (exact != TARNI_TABLE_NONE || offset >= arena->top) {
+    return exact;
+  }
+  const uint32_t index = piece_holding(arena, offset);
+  return arena->pieces[index].is_live ? index : TARNI_PIECE_NONE;
+}
+
+/* ---- Records ---- */
+
+enum { RECORDS_OF_ONE = 4 }; /* a block, and what is left before, behind and up to the end */
+
+bool tarni_piece_room_held(tarn_arena *arena) {
+  if (!tarni_table_room(&arena->live)) {
+    return false;
+  }
+  if (arena->pieces_capacity - arena->n_pieces >= RECORDS_OF_ONE) {
+    return true;
+  }
+  const uint32_t capacity = arena->pieces_capacity * 2 + 64;
+  tarni_piece *pieces = realloc(arena->pieces, capacity * sizeof(*pieces));
+  if (pieces == NULL) {
+    return false;
+  }
+  arena->pieces = pieces;
+  arena->pieces_capacity = capacity;
+  return true;
+}
+
+static uint32_t record_take(tarn_arena *arena) {
+  const uint32_t index = arena->unused;
+  if (index != TARNI_PIECE_NONE) {
+    arena->unused = arena->pieces[index].next;
+    return index;
+  }
+  tarn_assert(arena->n_pieces < arena->pieces_capacity);
+  return arena->n_pieces++;
+}
+
+/* Puts a new free piece behind another one, or first. */
+static uint32_t piece_insert(tarn_arena *arena, uint32_t previous, uint64_t offset, uint64_t size,
+                             uint32_t stamp) {
+  const uint32_t index = record_take(arena);
+  const uint32_t next = previous != TARNI_PIECE_NONE ? arena->pieces[previous].next : arena->first;
+  arena->pieces[index] = (tarni_piece){.offset = offset,
+                                       .size = size,
+                                       .previous = previous,
+                                       .next = next,
+                                       .stamp = stamp,
+                                       .request = TARNI_PIECE_NONE};
+  *(previous != TARNI_PIECE_NONE ? &arena->pieces[previous].next : &arena->first) = index;
+  *(next != TARNI_PIECE_NONE ? &arena->pieces[next].previous : &arena->last) = index;
+  return index;
+}
+
+static void piece_remove(tarn_arena *arena, uint32_t index) {
+  const tarni_piece *piece = &arena->pieces[index];
+  *(piece->previous != TARNI_PIECE_NONE ? &arena->pieces[piece->previous].next : &arena->first) =
+      piece->next;
+  *(piece->next != TARNI_PIECE_NONE ? &arena->pieces[piece->next].previous : &arena->last) =
+      piece->previous;
+  arena->pieces[index].next = arena->unused;
+  arena->unused = index;
+}
+
+/* Cuts a free piece in two; gives the second. */
+static uint32_t piece_cut(tarn_arena *arena, uint32_t index, uint64_t offset) {
+  tarni_piece *piece = piece_get(arena, index);
+  tarn_assert(!piece->is_live && offset > piece->offset && offset < piece_end(piece));
+  const uint64_t end = piece_end(piece);
+  piece->size = offset - piece->offset;
+  return piece_insert(arena, index, offset, end - offset, piece->stamp);
+}
+
+/* ---- Taking and giving ---- */
+
+uint32_t tarni_piece_take_held(tarn_arena *arena, uint64_t offset, uint64_t size) {
+  const uint64_t end = offset + size;
+  if (end > arena->top) {
+    (void)piece_insert(arena, arena->last, arena->top, end - arena->top, TARNI_REACH_ALWAYS);
+    arena->top = end;
+  }
+  uint32_t index = piece_holding(arena, offset);
+  if (arena->pieces[index].offset < offset) {
+    index = piece_cut(arena, index, offset);
+  }
+  while (piece_end(&arena->pieces[index]) < end) {
+    const uint32_t next = arena->pieces[index].next;
+    if (piece_end(&arena->pieces[next]) > end) {
+      (void)piece_cut(arena, next, end);
+    }
+    tarn_assert(!arena->pieces[next].is_live);
+    arena->pieces[index].size += arena->pieces[next].size;
+    piece_remove(arena, next);
+  }
+  if (piece_end(&arena->pieces[index]) > end) {
+    (void)piece_cut(arena, index, end);
+  }
+  arena->pieces[index].is_live = true;
+  tarni_table_put(&arena->live, offset, index);
+  arena->live_bytes += size;
+  arena->high_water = tarni_max(arena->high_water, end);
+  return index;
+}
+
+/* Unites a free piece with the one behind it, if that is free, too. */
+static bool piece_merge(tarn_arena *arena, uint32_t index) {
+  tarni_piece *piece = &arena->pieces[index];
+  if (piece->next == TARNI_PIECE_NONE || piece->is_live || arena->pieces[piece->next].is_live) {
+    return false;
+  }
+  piece->size += arena->pieces[piece->next].size;
+  piece_remove(arena, piece->next);
+  return true;
+}
+
+/* The same inside a capture, where one of the two stamps covers the other. */
+static void piece_merge_ordered(tarn_arena *arena, uint32_t index, const tarni_reach *reach) {
+  if (index == TARNI_PIECE_NONE || arena->pieces[index].next == TARNI_PIECE_NONE) {
+    return;
+  }
+  tarni_piece *piece = &arena->pieces[index];
+  const uint32_t behind = arena->pieces[piece->next].stamp;
+  const bool is_later = tarni_reach_covers(reach, piece->stamp, behind);
+  if (is_later || tarni_reach_covers(reach, behind, piece->stamp)) {
+    const uint32_t stamp = is_later ? piece->stamp : behind;
+    if (piece_merge(arena, index)) {
+      piece->stamp = stamp;
+    }
+  }
+}
+
+void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp,
+                           const tarni_reach *reach) {
+  tarni_piece *piece = piece_get(arena, index);
+  tarn_assert(piece->is_live);
+  while (piece->uses != NULL) {
+    tarni_piece_uses *uses = piece->uses;
+    piece->uses = uses->next;
+    free(uses);
+  }
+  tarni_table_remove(&arena->live, piece->offset);
+  arena->live_bytes -= piece->size;
+  piece->is_live = false;
+  piece->request = TARNI_PIECE_NONE;
+  piece->stamp = stamp;
+  /* With one chain all places are in one order, and nothing is lost by merging. */
+  if (reach != NULL && reach->n_chains <= 1) {
+    piece_merge_ordered(arena, index, reach);
+    piece_merge_ordered(arena, piece->previous, reach);
+  }
+}
+
+void tarni_pieces_settle_held(tarn_arena *arena) {
+  for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
+    arena->pieces[i].request = TARNI_PIECE_NONE;
+    arena->pieces[i].stamp = TARNI_REACH_ALWAYS;
+    while (piece_merge(arena, i)) {
+    }
+  }
+  const uint32_t last = arena->last;
+  if (last != TARNI_PIECE_NONE && !arena->pieces[last].is_live) {
+    arena->top = arena->pieces[last].offset;
+    piece_remove(arena, last);
+  }
+}
+
+/* ---- Checking ---- */
+
+static tarn_status piece_wrong(const char *what, uint64_t offset) {
+  return tarni_fail(TARN_CORRUPT, "tarn_heap_check", NULL, "Report this as a bug of tarn.",
+                    "an arena does not agree with itself: %s at offset %llu", what,
+                    (unsigned long long)offset);
+}
+
+tarn_status tarni_pieces_check_held(const tarn_arena *arena) {
+  uint64_t at = 0, live_bytes = 0, n_live = 0;
+  uint32_t previous = TARNI_PIECE_NONE;
+  for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
+    const tarni_piece *piece = &arena->pieces[i];
+    if (piece->offset != at || piece->size == 0 || piece->previous != previous) {
+      return piece_wrong("pieces do not follow each other", at);
+    }
+    if (piece->is_live != (tarni_table_find(&arena->live, at) == i)) {
+      return piece_wrong("a live block is not found", at);
+    }
+    live_bytes += piece->is_live ? piece->size : 0;
+    n_live += piece->is_live;
+    previous = i;
+    at = piece_end(piece);
+  }
+  if (at != arena->top || previous != arena->last || at > arena->high_water) {
+    return piece_wrong("the end", at);
+  }
+  if (live_bytes != arena->live_bytes || n_live != arena->live.n) {
+    return piece_wrong("what is live", live_bytes);
+  }
+  return TARN_OK;
+}
+
+void tarni_pieces_close(tarn_arena *arena) {
+  for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
+    while (arena->pieces[i].uses != NULL) {
+      tarni_piece_uses *uses = arena->pieces[i].uses;
+      arena->pieces[i].uses = uses->next;
+      free(uses);
+    }
+  }
+  free(arena->pieces);
+  tarni_table_clear(&arena->live);
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Captures that make calls illegal: while one goes on in the driver's global mode no thread, and in
+ * its thread-local mode not the thread that began it, may ask about events or wait for them. Such a
+ * call would break the capture, so the heap does without. Knows announced captures only.
+ *
+ * Lock: strict_lock, a leaf; the count is read without it. */
+#include <stdatomic.h>
+
+#include "arena.h"
+
+static tarni_lock strict_lock = TARNI_LOCK_INIT(TARNI_RANK_CACHE);
+static _Atomic uint32_t n_strict; /* 0: nobody has to look */
+static tarn_capture *strict_captures;
+
+const void *tarni_strict_thread(void) {
+  static _Thread_local char of_thread;
+  return &of_thread;
+}
+
+void tarni_strict_add(tarn_capture *capture) {
+  if (capture->config.mode == TARN_CAPTURE_RELAXED) {
+    return;
+  }
+  tarni_lock_acquire(&strict_lock);
+  capture->next_strict = strict_captures;
+  strict_captures = capture;
+  atomic_fetch_add(&n_strict, 1);
+  tarni_lock_release(&strict_lock);
+}
+
+void tarni_strict_remove(tarn_capture *capture) {
+  if (capture->config.mode == TARN_CAPTURE_RELAXED) {
+    return;
+  }
+  tarni_lock_acquire(&strict_lock);
+  tarn_capture **link = &strict_captures;
+  while (*link != capture) {
+    link = &(*link)->next_strict;
+  }
+  *link = capture->next_strict;
+  atomic_fetch_sub(&n_strict, 1);
+  tarni_lock_release(&strict_lock);
+}
+
+bool tarni_capture_forbids(void) {
+  if (TARNI_LIKELY(atomic_load_explicit(&n_strict, memory_order_relaxed) == 0)) {
+    return false;
+  }
+  const void *thread = tarni_strict_thread();
+  bool is_forbidden = false;
+  tarni_lock_acquire(&strict_lock);
+  for (const tarn_capture *at = strict_captures; at != NULL && !is_forbidden;
+       at = at->next_strict) {
+    is_forbidden = at->config.mode == TARN_CAPTURE_GLOBAL || at->thread == thread;
+  }
+  tarni_lock_release(&strict_lock);
+  return is_forbidden;
+}
