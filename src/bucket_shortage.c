@@ -115,21 +115,25 @@ static tarn_status steal_grant(bucket_search *at) {
   return status;
 }
 
+/* A limit that is no less than the device is the driver's to enforce. */
 static tarn_status limit_check(const bucket_search *at) {
   tarn_heap *heap = at->heap;
+  const uint64_t total = heap->port->device.total_bytes, size = at->need->size;
   tarni_lock_acquire(&heap->lock);
   const uint64_t held = heap->reserved_bytes, limit = heap->limit_bytes;
   tarni_lock_release(&heap->lock);
-  if (held <= limit && at->need->size <= limit - held) {
+  const bool is_limited = limit < total;
+  if (is_limited ? held <= limit && size <= limit - held : size <= total) {
     return TARN_OK;
   }
   const tarni_facts facts = {.device = heap->port->device.name,
-                             .requested_bytes = at->need->size,
+                             .requested_bytes = size,
                              .available_bytes = limit - tarni_min(held, limit)};
-  return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts, "Raise the limit with tarn_heap_set_limit.",
+  return tarni_fail(is_limited ? TARN_LIMIT : TARN_DEVICE_MEMORY, "tarn_alloc", &facts,
+                    "Ask for less, or raise the limit with tarn_heap_set_limit.",
                     "%llu bytes more than the %llu that are held pass the limit of %llu",
-                    (unsigned long long)at->need->size, (unsigned long long)held,
-                    (unsigned long long)limit);
+                    (unsigned long long)size, (unsigned long long)held,
+                    (unsigned long long)tarni_min(limit, total));
 }
 
 static tarn_status make_grant(bucket_search *at) {
