@@ -269,12 +269,33 @@ static bool hot_is(tarn_heap *heap, tarn_stream stream) {
   return is_it;
 }
 
+/* Whether the handle still means the stream that the cache is for. If not, that one is gone and was
+ * not retired: the cache is given up, and what waits for the stream is quarantined. */
+static tarn_status cache_verify(tarn_heap *heap, tarni_cache **found) {
+  tarni_cache *cache = *found;
+  uint64_t id;
+  TARN_TRY(tarni_port_stream_id(heap->port, cache->stream, &id));
+  tarni_lock_acquire(&heap->lock);
+  tarni_lane *lane = &heap->lanes[cache->lane];
+  if (lane->stream_id != id) {
+    tarni_cache_empty_locked(heap, cache);
+    cache->stream = TARNI_NO_STREAM;
+    lane->is_lost = lane->is_lost || !lane->is_retired;
+    tarni_hot_cache = *found = NULL;
+  }
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
 tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
   if (hot_is(heap, stream)) {
     *found = tarni_hot_cache;
     return TARN_OK;
   }
   tarni_hot_cache = *found = thread_cache_for(heap, stream);
+  if (*found != NULL && heap->care.is_verifying_streams) {
+    TARN_TRY(cache_verify(heap, found));
+  }
   if (*found != NULL) {
     return TARN_OK;
   }

@@ -81,6 +81,28 @@ static tarni_settings settings_of(const tarn_heap_config *config,
   return s;
 }
 
+static bool switched(bool config, const tarni_option_value *options, tarni_option_id id) {
+  return config || (options != NULL && options[id].number != 0);
+}
+
+static tarni_care care_of(const tarn_heap_config *config, const tarni_option_value *options) {
+  return (tarni_care){
+      .is_deterministic = switched(config->is_deterministic, options, TARNI_OPTION_DETERMINISTIC),
+      .is_verifying_streams =
+          switched(config->is_verifying_streams, options, TARNI_OPTION_VERIFY_STREAMS)};
+}
+
+/* What only heaps of chunks can do. */
+static tarn_status check_care(const tarni_settings *settings) {
+  if (tarni_settings_have_buckets(settings) && settings->care.is_deterministic) {
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", NULL,
+                      "Use backing vmm and rounding classes, or switch it off.",
+                      "a heap whose blocks are the driver's own allocations cannot be "
+                      "deterministic: the driver chooses their addresses");
+  }
+  return TARN_OK;
+}
+
 /* What only heaps of driver allocations have must not be asked of another one. */
 static tarn_status check_fit(const tarn_heap_config *config, const tarni_settings *settings) {
   const bool has_buckets = tarni_settings_have_buckets(settings);
@@ -102,7 +124,9 @@ static tarn_status check_fit(const tarn_heap_config *config, const tarni_setting
 }
 
 tarni_settings tarni_settings_given(const tarn_heap_config *config) {
-  return settings_of(config, NULL);
+  tarni_settings settings = settings_of(config, NULL);
+  settings.care = care_of(config, NULL);
+  return settings;
 }
 
 tarn_status tarni_settings_resolve(const tarn_heap_config *config, tarni_settings *settings) {
@@ -110,5 +134,7 @@ tarn_status tarni_settings_resolve(const tarn_heap_config *config, tarni_setting
   TARN_TRY(choices_check(config));
   TARN_TRY(tarni_options(&options));
   *settings = settings_of(config, options);
+  settings->care = care_of(config, options);
+  TARN_TRY(check_care(settings));
   return check_fit(config, settings);
 }

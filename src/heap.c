@@ -171,6 +171,8 @@ static tarn_status heap_make(const tarn_heap_config *config, const tarni_setting
   heap->config = *config;
   heap->port = port;
   heap->is_fixed = port != NULL;
+  heap->care = settings->care;
+  heap->n_watchers = heap->care.is_verifying_streams; /* a hit asks nobody */
   heap->fork = tarni_fork_count();
   tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
   tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);

@@ -10,8 +10,8 @@
  * they are after, so both can fail at any call, and be undone or tried again.
  *
  * The heap is watched while it sleeps (watch.c): no call is a hit. Frees only change the books; the
- * slow path needs nothing mapped for them. An allocation that was under way when the heap went to
- * sleep may still get a block, which then sleeps like all others.
+ * slow path needs nothing mapped for them. No other call may be under way while the heap falls
+ * asleep or wakes: the states of blocks are read.
  *
  * Locks: heap->grow throughout, heap->lock for each change of the books. */
 #include <stdlib.h>
@@ -120,14 +120,11 @@ static void collect_complete(tarn_heap *heap) {
 
 /* ---- Content ---- */
 
-/* Adds a live block; where there is no room it was allocated meanwhile, and has no content. */
 static void piece_add(tarni_nap *nap, uint64_t offset, uint64_t bytes) {
-  if (nap->n_pieces < nap->max_pieces) {
-    const uint64_t at = nap->n_pieces != 0 ? nap->pieces[nap->n_pieces - 1].at +
-                                                 nap->pieces[nap->n_pieces - 1].bytes
-                                           : 0;
-    nap->pieces[nap->n_pieces++] = (nap_piece){.offset = offset, .bytes = bytes, .at = at};
-  }
+  tarn_assert(nap->n_pieces < nap->max_pieces);
+  const nap_piece *last = nap->n_pieces != 0 ? &nap->pieces[nap->n_pieces - 1] : NULL;
+  nap->pieces[nap->n_pieces++] = (nap_piece){
+      .offset = offset, .bytes = bytes, .at = last != NULL ? last->at + last->bytes : 0};
 }
 
 static void pieces_find_locked(tarn_heap *heap, tarni_nap *nap) {

@@ -264,6 +264,12 @@ typedef struct tarni_bucket { /* lock HEAP */
   tarni_index next; /* in the hash table; unused: of the free records */
 } tarni_bucket;
 
+/* What a heap does beyond its work, at a price. */
+typedef struct tarni_care {
+  bool is_deterministic;
+  bool is_verifying_streams;
+} tarni_care;
+
 /* What config, environment and preset come to. */
 typedef struct tarni_settings {
   tarn_backing backing;
@@ -273,6 +279,7 @@ typedef struct tarni_settings {
   bool has_slots_by_limit; /* as many as fit into the limit, 1 to 1024 */
   uint64_t pool_threshold;
   uint64_t live_limit; /* bytes; UINT64_MAX: none */
+  tarni_care care;
 } tarni_settings;
 
 typedef struct tarni_buckets {
@@ -311,6 +318,7 @@ struct tarn_heap {
   /* immutable after create: */
   tarni_port *port;
   tarn_heap_config config;
+  tarni_care care;
   tarni_buckets *buckets; /* blocks are the driver's own allocations; base and size are 0 then */
   tarn_ptr base;
   uint64_t size;      /* of the reservation */

@@ -75,6 +75,14 @@ typedef struct tarn_heap_config {
                                     preset says otherwise; 1: none; UINT64_MAX: no limit */
   uint64_t pool_threshold_bytes; /* of idle memory that the driver's pool may hold; 0: default */
   uint64_t live_limit_bytes;     /* most bytes in live blocks; 0: the default, which is none */
+  /* Switches: each is on where the config or its TARN_ variable says so. For heaps of backing vmm
+   * and rounding classes, but for is_verifying_streams, which all have. */
+  bool is_deterministic; /* the same calls of one thread give blocks at the same distance from the
+                            heap's first address, whatever the timing: fences are not asked, only
+                            waited for. Takes more memory, or more waiting */
+  bool is_verifying_streams; /* every call asks the driver which stream a handle means, so that one
+                                destroyed without tarn_stream_retire and made again is noticed */
+  bool reserved_switches[6];
 } tarn_heap_config;
 
 /* Makes a heap. config may be NULL: all defaults. */
@@ -149,13 +157,14 @@ typedef enum tarn_sleep_content {
 } tarn_sleep_content;
 
 /* Gives all physical memory back to the device and keeps every address: blocks stay live, and have
- * memory again at the same place when the heap wakes. Waits for all work of the device. Until the
- * heap is awake, no work that uses its blocks may be given to any stream, and allocating, tarn_use,
- * reserving, trimming and resetting are TARN_STATE. Blocks may be freed, and streams retired.
- * TARN_CAPTURE when a stream that the heap knows is being captured, TARN_UNSUPPORTED where blocks
- * are the driver's own allocations. When it fails the heap is awake and holds what it held, but for
- * content that was to be dropped; where the driver does not even allow that, the message says that
- * it is asleep: is_asleep of tarn_heap_stats tells, too. */
+ * memory again at the same place when the heap wakes. Waits for all work of the device. No other
+ * call on the heap may be under way, neither here nor when it wakes. Until the heap is awake, no
+ * work that uses its blocks may be given to any stream, and allocating, tarn_use, reserving,
+ * trimming and resetting are TARN_STATE. Blocks may be freed, and streams retired. TARN_CAPTURE
+ * when a stream that the heap knows is being captured, TARN_UNSUPPORTED where blocks are the
+ * driver's own allocations. When it fails the heap is awake and holds what it held, but for content
+ * that was to be dropped; where the driver does not even allow that, the message says that it is
+ * asleep: is_asleep of tarn_heap_stats tells, too. */
 TARN_API tarn_status tarn_heap_sleep(tarn_heap *heap, tarn_sleep_content content);
 
 /* Gets memory for all blocks that are live, at their addresses, and what was saved is in them

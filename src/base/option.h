@@ -32,7 +32,13 @@
   X(POOL_THRESHOLD, BYTES, "0", 0, UINT64_C(1) << 60, "",                                          \
     "Idle bytes that the driver's pool behind a heap may hold. Unset: what the preset says.")      \
   X(LIVE_LIMIT, BYTES, "1024P", 0, UINT64_C(1) << 60, "",                                          \
-    "Most bytes in live blocks of a heap of driver allocations. Unset: no limit.")
+    "Most bytes in live blocks of a heap of driver allocations. Unset: no limit.")                 \
+  X(DETERMINISTIC, SWITCH, "off", 0, 0, "",                                                        \
+    "The same calls of one thread give blocks at the same distance from the heap's first "         \
+    "address, whatever the timing.")                                                               \
+  X(VERIFY_STREAMS, SWITCH, "off", 0, 0, "",                                                       \
+    "Every call asks the driver which stream a handle means, so that one that was destroyed, not " \
+    "retired, and made again is noticed.")
 
 /* Variables that begin like this belong to tests, and are not taken for misspelt options. */
 #define TARNI_OPTION_TEST_PREFIX "TARN_TEST_"

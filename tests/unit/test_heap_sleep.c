@@ -3,6 +3,7 @@
  * Sleep and wake: the device has all memory back while the heap sleeps, every address stays, and
  * content is as it was where it was to be saved. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <string.h>
 
@@ -305,6 +306,7 @@ typedef struct sleepers {
   atomic_int n_threads;
   atomic_bool is_over;
   atomic_ulong n_refused, n_served;
+  pthread_rwlock_t calls; /* written while the heap falls asleep or wakes */
 } sleepers;
 
 /* Allocates and frees without any work on the blocks, whether the heap sleeps or not. */
@@ -315,14 +317,29 @@ static void *restless(void *user) {
   for (uint64_t i = 0; !atomic_load(&shared->is_over); i++) {
     tarn_ptr block = 0;
     const uint64_t bytes = i % 3 == 0 ? 2 * MIB : (i % 50 + 1) * 900;
+    (void)pthread_rwlock_rdlock(&shared->calls);
     const tarn_status status = tarn_alloc(r->heap, bytes, stream, &block);
+    (void)pthread_rwlock_unlock(&shared->calls);
     CHECK(status == TARN_OK || (status == TARN_STATE && block == 0));
     atomic_fetch_add(status == TARN_OK ? &shared->n_served : &shared->n_refused, 1);
+    (void)pthread_rwlock_rdlock(&shared->calls); /* it may sleep by now */
     if (block != 0) {
       CHECK_OK(tarn_free(r->heap, block, stream));
     }
+    (void)pthread_rwlock_unlock(&shared->calls);
   }
   return NULL;
+}
+
+static void change_sleep(sleepers *shared, int round, bool is_waking) {
+  tarn_heap *heap = shared->rig.heap;
+  (void)pthread_rwlock_wrlock(&shared->calls);
+  if (is_waking) {
+    CHECK_OK(tarn_heap_wake(heap));
+  } else {
+    CHECK_OK(tarn_heap_sleep(heap, round % 2 == 0 ? TARN_SLEEP_SAVE : TARN_SLEEP_DROP));
+  }
+  (void)pthread_rwlock_unlock(&shared->calls);
 }
 
 static void beside_other_threads(void) {
@@ -333,12 +350,17 @@ static void beside_other_threads(void) {
   CHECK_OK(rig_alloc(r, 100 * KIB, r->streams[2], &block));
   CHECK_OK(tarn_device_fill(r->device, block.address, 9, block.bytes, r->streams[2]));
   pthread_t threads[2];
+  REQUIRE(pthread_rwlock_init(&shared.calls, NULL) == 0);
   for (int i = 0; i < 2; i++) {
     REQUIRE(pthread_create(&threads[i], NULL, restless, &shared) == 0);
   }
-  for (int i = 0; i < 40 || atomic_load(&shared.n_refused) == 0; i++) {
-    CHECK_OK(tarn_heap_sleep(r->heap, i % 2 == 0 ? TARN_SLEEP_SAVE : TARN_SLEEP_DROP));
-    CHECK_OK(tarn_heap_wake(r->heap));
+  for (int i = 0; i < 40; i++) {
+    change_sleep(&shared, i, false);
+    const unsigned long n_refused = atomic_load(&shared.n_refused);
+    while (atomic_load(&shared.n_refused) < n_refused + 10) {
+      (void)sched_yield();
+    }
+    change_sleep(&shared, i, true);
     if (i % 2 == 0) {
       CHECK(is_marked(&block, 9));
     }
@@ -352,6 +374,7 @@ static void beside_other_threads(void) {
     CHECK_EQ(pthread_join(threads[i], NULL), 0);
   }
   CHECK(rig_is_sound(r));
+  CHECK_EQ(pthread_rwlock_destroy(&shared.calls), 0);
   CHECK_OK(rig_free(r, &block, r->streams[2]));
   rig_close(r);
 }

@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Streams that are destroyed without a word and made again under the same handle: noticed by a heap
+ * that verifies streams at each call. */
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { KIB = 1 << 10, MIB = 1 << 20, MAX_TRIES = 64 };
+
+/* Replaces a stream by another one with the same handle. False: the handle did not come again. */
+static bool replace_stream(rig *r, int index) {
+  tarn_stream streams[MAX_TRIES];
+  const tarn_stream old = r->streams[index];
+  int n = 0;
+  CHECK_OK(tarn_stream_destroy(r->device, old));
+  r->streams[index] = NULL;
+  CHECK_OK(tarn_sim_progress(r->device, UINT64_MAX)); /* its work is done, but nobody knows */
+  while (n < MAX_TRIES && r->streams[index] == NULL) {
+    CHECK_OK(tarn_stream_create(r->device, &streams[n]));
+    if (streams[n] == old) {
+      r->streams[index] = old;
+    } else {
+      n++;
+    }
+  }
+  for (int i = 0; i < n; i++) {
+    CHECK_OK(tarn_stream_destroy(r->device, streams[i]));
+  }
+  return r->streams[index] == old;
+}
+
+/* Blocks freed on the old stream, whose work is not done, are not given to the new one. */
+static void handle_that_came_again(const tarn_heap_config *config) {
+  static const uint64_t sizes[] = {1000, 300 * KIB, 4 * MIB};
+  for (int i = 0; i < 3; i++) {
+    rig r;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", config, 2));
+    rig_block block, next;
+    CHECK_OK(rig_alloc(&r, sizes[i], r.streams[0], &block));
+    const tarn_ptr address = block.address;
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+    if (!replace_stream(&r, 0)) {
+      test_skip("no handle came again");
+      (void)tarn_heap_destroy(r.heap, NULL);
+      r.heap = NULL;
+      r.n_findings = 0; /* of the stream that is gone */
+      rig_close(&r);
+      return;
+    }
+    CHECK_OK(rig_alloc(&r, sizes[i], r.streams[0], &next));
+    CHECK(next.address != address);
+    rig_block on_other;
+    CHECK_OK(rig_alloc(&r, sizes[i], r.streams[1], &on_other));
+    CHECK_OK(rig_free(&r, &on_other, r.streams[1]));
+    CHECK_OK(rig_free(&r, &next, r.streams[0]));
+    CHECK_OK(tarn_heap_check(r.heap));
+    CHECK_OK(tarn_heap_reset(r.heap)); /* waits for the whole device: all comes back */
+    CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+    CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+    r.heap = NULL;
+    for (size_t j = 0; j < r.n_findings; j++) { /* asking about a stream that is gone, at most */
+      tarn_sim_finding finding = {.size = sizeof(finding)};
+      CHECK_OK(tarn_sim_finding_get(r.device, j, &finding));
+      CHECK_EQ(finding.kind, TARN_SIM_MISUSE);
+    }
+    r.n_findings = 0;
+    rig_close(&r);
+  }
+}
+
+static void chunks(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
+  handle_that_came_again(&config);
+}
+
+static void driver_allocations(void) {
+  const tarn_heap_config config = {
+      .size = sizeof(config), .backing = TARN_BACKING_PLAIN, .is_verifying_streams = true};
+  handle_that_came_again(&config);
+}
+
+/* A handle that means no stream at all is the driver's error, and nothing is lost. */
+static void handle_of_nothing(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 2));
+  rig_block block;
+  CHECK_OK(rig_alloc(&r, 5000, r.streams[0], &block));
+  const tarn_stream gone = r.streams[0];
+  CHECK_OK(tarn_stream_destroy(r.device, gone));
+  r.streams[0] = NULL;
+  tarn_ptr none = 1;
+  CHECK_STATUS(tarn_alloc(r.heap, 5000, gone, &none), TARN_INVALID);
+  CHECK_EQ(none, 0);
+  CHECK_STATUS(tarn_free(r.heap, block.address, gone), TARN_INVALID);
+  CHECK_EQ(rig_stats(&r).live_blocks, 1);
+  CHECK_OK(rig_free(&r, &block, r.streams[1]));
+  CHECK_OK(tarn_heap_check(r.heap));
+  CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+  r.heap = NULL;
+  CHECK(r.n_findings != 0);
+  r.n_findings = 0;
+  rig_close(&r);
+}
+
+/* Each call asks once; the default asks nothing. */
+static void what_is_asked(void) {
+  for (int is_verifying = 0; is_verifying < 2; is_verifying++) {
+    const tarn_heap_config config = {.size = sizeof(config),
+                                     .is_verifying_streams = is_verifying != 0};
+    rig r;
+    REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+    tarn_call_counts before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
+    for (int i = 0; i < 11; i++) {
+      tarn_ptr block = 0;
+      CHECK_OK(tarn_alloc(r.heap, 5000, r.streams[0], &block));
+      CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+      if (i == 0) {
+        CHECK_OK(tarn_heap_get_calls(r.heap, &before));
+      }
+    }
+    CHECK_OK(tarn_heap_get_calls(r.heap, &after));
+    CHECK_EQ(after.calls[TARN_CALL_STREAM_ID] - before.calls[TARN_CALL_STREAM_ID],
+             is_verifying ? 20 : 0);
+    rig_close(&r);
+  }
+}
+
+static const test_case cases[] = {
+    {"a handle that came again", chunks},
+    {"the same with driver allocations", driver_allocations},
+    {"a handle of nothing", handle_of_nothing},
+    {"what is asked", what_is_asked},
+};
+
+TEST_MAIN(cases)
