@@ -3,8 +3,8 @@
  * libFuzzer over sequences of transfers: any bytes, against the model. */
 #include <stdlib.h>
 
-#include "support/transfer_model.h"
 #include "support/test.h"
+#include "support/transfer_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -2,8 +2,8 @@
  *
  * Long random sequences of transfers against the model, by many seeds. */
 #include "base/rng.h"
-#include "support/transfer_model.h"
 #include "support/test.h"
+#include "support/transfer_model.h"
 
 enum { N_SEEDS = 120, LENGTH = 3000 };
 
