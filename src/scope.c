@@ -7,6 +7,7 @@
  *
  * Must not know how the heap keeps blocks. No locks: a scope belongs to one thread at a time. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/bits.h"
 #include "base/check.h"
@@ -19,6 +20,8 @@ typedef struct scope_slot {
   tarn_ptr address;
   uint64_t bytes;
   bool is_filled;
+  bool is_part;  /* of the block that begins in an earlier slot: goes with it */
+  bool is_whole; /* this one, with parts in later slots */
 } scope_slot;
 
 struct tarn_scope {
@@ -110,6 +113,63 @@ tarn_status tarn_scope_alloc(tarn_scope *scope, uint32_t index, uint64_t bytes, 
   return TARN_OK;
 }
 
+/* ---- Parts of one block ---- */
+
+enum { PART_ALIGNMENT = 256 };
+
+/* Whether all the slots are there and empty, and what their parts need together. */
+static tarn_status adjacent_check(const tarn_scope *scope, uint32_t first, uint32_t count,
+                                  const uint64_t *bytes, uint64_t *sum) {
+  const char *operation = "tarn_scope_alloc_adjacent";
+  uint32_t place;
+  TARN_TRY(scope_given(scope, operation));
+  if (first > scope->n_slots || count > scope->n_slots - first) {
+    return tarni_fail(TARN_RANGE, operation, NULL, "Make the scope with more slots.",
+                      "%u slots from %u on, of a scope of %u slots", count, first, scope->n_slots);
+  }
+  if (bytes == NULL && count != 0) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Pass a size for each slot.",
+                      "the sizes of %u slots are NULL", count);
+  }
+  *sum = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    TARN_TRY(slot_find_empty(scope, first + i, operation, &place));
+    uint64_t part;
+    if (!tarni_align_up_checked(bytes[i], PART_ALIGNMENT, &part) || !tarni_add(*sum, part, sum)) {
+      return tarni_fail(TARN_OVERFLOWED, operation, NULL, "Check the sizes.",
+                        "%u slots up to one of %llu bytes are more than can be counted", i + 1,
+                        (unsigned long long)bytes[i]);
+    }
+  }
+  return TARN_OK;
+}
+
+tarn_status tarn_scope_alloc_adjacent(tarn_scope *scope, uint32_t first, uint32_t count,
+                                      const uint64_t *bytes, tarn_ptr *blocks) {
+  if (blocks != NULL) {
+    memset(blocks, 0, count * sizeof(*blocks));
+  }
+  uint64_t sum;
+  tarn_ptr at;
+  TARN_TRY(adjacent_check(scope, first, count, bytes, &sum));
+  TARN_TRY(tarn_alloc(scope->heap, sum, scope->stream, &at));
+  bool is_first = true;
+  for (uint32_t i = 0; i < count; i++) {
+    const bool is_empty = bytes[i] == 0;
+    scope->slots[first + i] = (scope_slot){.address = is_empty ? 0 : at,
+                                           .bytes = bytes[i],
+                                           .is_filled = true,
+                                           .is_part = !is_empty && !is_first,
+                                           .is_whole = !is_empty && is_first};
+    is_first = is_first && is_empty;
+    if (blocks != NULL) {
+      blocks[i] = scope->slots[first + i].address;
+    }
+    at += tarni_align_up(bytes[i], PART_ALIGNMENT);
+  }
+  return TARN_OK;
+}
+
 /* A block in two slots would be given back twice. */
 static tarn_status check_not_held(const tarn_scope *scope, tarn_ptr block, const char *operation) {
   for (uint32_t i = 0; i <= scope->n_slots; i++) {
@@ -152,6 +212,10 @@ tarn_status tarn_scope_take(tarn_scope *scope, uint32_t index, tarn_ptr *block) 
     return tarni_fail(TARN_STATE, operation, NULL, "Fill the slot first.", "slot %u is empty",
                       index);
   }
+  if (scope->slots[place].is_part || scope->slots[place].is_whole) {
+    return tarni_fail(TARN_STATE, operation, NULL, "Allocate it on its own, or leave it.",
+                      "slot %u holds a part of a block that other slots share", index);
+  }
   *block = scope->slots[place].address;
   scope->slots[place] = (scope_slot){0};
   return TARN_OK;
@@ -180,11 +244,16 @@ static bool is_gone(tarn_status status) {
 tarn_status tarn_scope_release(tarn_scope *scope, tarn_stream stream) {
   TARN_TRY(scope_given(scope, "tarn_scope_release"));
   tarn_error first = {.size = sizeof(first)};
+  bool is_gone_whole = true; /* the block that the next parts are of */
   for (uint32_t i = 0; i <= scope->n_slots; i++) {
     scope_slot *slot = &scope->slots[i];
-    if (!slot->is_filled) {
+    if (slot->is_part && is_gone_whole) {
+      *slot = (scope_slot){0};
+    }
+    if (!slot->is_filled || slot->is_part) {
       continue;
     }
+    const bool is_whole = slot->is_whole;
     const tarn_status status = tarn_free(scope->heap, slot->address, stream);
     if (status != TARN_OK && first.status == TARN_OK) {
       (void)tarn_last_error(&first);
@@ -192,6 +261,7 @@ tarn_status tarn_scope_release(tarn_scope *scope, tarn_stream stream) {
     if (status == TARN_OK || is_gone(status)) {
       *slot = (scope_slot){0};
     }
+    is_gone_whole = is_whole ? !slot->is_filled : is_gone_whole;
   }
   return first.status == TARN_OK ? TARN_OK : tarni_fail_again(&first);
 }

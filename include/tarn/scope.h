@@ -30,9 +30,15 @@ TARN_API tarn_status tarn_scope_create(tarn_heap *heap, uint32_t n_slots, tarn_s
  * such slot. Zero bytes: the slot is filled with no block, at address 0. */
 TARN_API tarn_status tarn_scope_alloc(tarn_scope *scope, uint32_t index, uint64_t bytes,
                                       tarn_ptr *block);
+/* Fills the slots from `first` on, as many as `count`, with parts of one block that lie side by
+ * side, each at a multiple of 256: uploads to parts that fill their place are one copy
+ * (tarn/batch.h). All of them or none. blocks may be NULL, else it gets `count` addresses. */
+TARN_API tarn_status tarn_scope_alloc_adjacent(tarn_scope *scope, uint32_t first, uint32_t count,
+                                               const uint64_t *bytes, tarn_ptr *blocks);
 /* Hands a live block of the heap over to a slot: from now on the scope gives it back. */
 TARN_API tarn_status tarn_scope_put(tarn_scope *scope, uint32_t index, tarn_ptr block);
-/* Takes a block out of its slot: it is the caller's to free then. */
+/* Takes a block out of its slot: it is the caller's to free then. TARN_STATE for parts of a block.
+ */
 TARN_API tarn_status tarn_scope_take(tarn_scope *scope, uint32_t index, tarn_ptr *block);
 
 typedef struct tarn_scope_slot {

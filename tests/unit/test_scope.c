@@ -122,6 +122,49 @@ static void blocks_change_hands(void) {
   rig_close(&r);
 }
 
+/* Slots that share a block: side by side, and one return for all. */
+static void adjacent_slots(void) {
+  rig r;
+  REQUIRE(rig_open(&r, DEVICE, NULL, 2));
+  tarn_scope *scope = NULL;
+  static const uint64_t bytes[] = {256, 0, 100, 1024, 1};
+  tarn_ptr blocks[5] = {1, 1, 1, 1, 1}, taken = 0;
+  REQUIRE_OK(tarn_scope_create(r.heap, 8, r.streams[0], &scope));
+  REQUIRE_OK(tarn_scope_alloc_adjacent(scope, 2, 5, bytes, blocks));
+  CHECK_EQ(blocks[1], 0);
+  CHECK_EQ(blocks[2], blocks[0] + 256);
+  CHECK_EQ(blocks[3], blocks[2] + 256);
+  CHECK_EQ(blocks[4], blocks[3] + 1024);
+  CHECK_EQ(slot_of(scope, 4).address, blocks[2]);
+  CHECK_EQ(slot_of(scope, 4).bytes, 100);
+  CHECK_EQ(rig_stats(&r).live_blocks, 1);
+  CHECK_STATUS(tarn_scope_take(scope, 2, &taken), TARN_STATE);
+  CHECK_STATUS(tarn_scope_take(scope, 4, &taken), TARN_STATE);
+  /* All or none: an occupied slot, one that is not there, a sum without an end. */
+  CHECK_STATUS(tarn_scope_alloc_adjacent(scope, 0, 3, bytes, blocks), TARN_STATE);
+  CHECK_EQ(blocks[0], 0);
+  CHECK_STATUS(tarn_scope_alloc_adjacent(scope, 7, 2, bytes, NULL), TARN_RANGE);
+  CHECK_STATUS(tarn_scope_alloc_adjacent(scope, 9, 0, bytes, NULL), TARN_RANGE);
+  CHECK_STATUS(tarn_scope_alloc_adjacent(scope, 0, 2, NULL, NULL), TARN_INVALID);
+  static const uint64_t huge[] = {UINT64_MAX / 2, UINT64_MAX / 2 + 2};
+  CHECK_STATUS(tarn_scope_alloc_adjacent(scope, 0, 2, huge, NULL), TARN_OVERFLOWED);
+  CHECK(!slot_of(scope, 0).is_filled);
+  CHECK_OK(tarn_scope_alloc(scope, 0, 64, NULL));
+  /* A return that fails keeps the parts, too. */
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_STREAM_ID, 1, 0, 1));
+  CHECK_STATUS(tarn_scope_release(scope, r.streams[1]), TARN_INVALID);
+  CHECK(slot_of(scope, 2).is_filled && slot_of(scope, 6).is_filled);
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+  CHECK_OK(tarn_scope_release(scope, r.streams[0]));
+  for (uint32_t i = 0; i < 8; i++) {
+    CHECK(!slot_of(scope, i).is_filled);
+  }
+  CHECK_EQ(rig_stats(&r).live_blocks, 0);
+  CHECK_OK(tarn_scope_alloc_adjacent(scope, 0, 2, bytes, NULL));
+  CHECK_OK(tarn_scope_destroy(scope));
+  rig_close(&r);
+}
+
 /* Uses all blocks of the scope by a kernel. */
 static void use_all(rig *r, const tarn_scope *scope, uint32_t n, rig_block *blocks,
                     tarn_stream stream) {
@@ -239,6 +282,7 @@ static const test_case cases[] = {
     {"occupied_slots_are_refused", occupied_slots_are_refused},
     {"bounds_are_checked", bounds_are_checked},
     {"blocks_change_hands", blocks_change_hands},
+    {"adjacent_slots", adjacent_slots},
     {"nothing_is_reused_too_early", nothing_is_reused_too_early},
     {"released_behind_a_fence", released_behind_a_fence},
     {"fails_closed", fails_closed},
