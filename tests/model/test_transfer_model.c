@@ -5,7 +5,7 @@
 #include "support/test.h"
 #include "support/transfer_model.h"
 
-enum { N_SEEDS = 120, LENGTH = 3000 };
+enum { N_SEEDS = 60, LENGTH = 3000 };
 
 static void random_sequences(void) {
   static uint8_t data[LENGTH];

@@ -78,6 +78,7 @@ static void bounds_are_checked(void) {
     CHECK_STATUS(tarn_scope_take(scope, bad[i], &block), TARN_RANGE);
   }
   CHECK_EQ(rig_stats(&r).live_blocks, 0);
+  CHECK_OK(tarn_scope_destroy(scope));
   CHECK_STATUS(tarn_scope_create(r.heap, UINT32_MAX, r.streams[0], &scope), TARN_HOST_MEMORY);
   CHECK(scope == NULL);
   REQUIRE_OK(tarn_scope_create(r.heap, 0, r.streams[0], &scope)); /* parameters alone */
