@@ -201,7 +201,7 @@ static tarn_status list_widen(tarn_buffer_list *list, size_t count) {
   if (count <= list->capacity) {
     return TARN_OK;
   }
-  tarn_buffer **buffers = tarni_mul(count, sizeof(*buffers), &bytes) && bytes <= PTRDIFF_MAX
+  tarn_buffer **buffers = tarni_mul(count, sizeof(void *), &bytes) && bytes <= PTRDIFF_MAX
                               ? realloc(list->buffers, bytes)
                               : NULL;
   if (buffers == NULL) {

@@ -303,6 +303,7 @@ static tarn_status staged_in(const copy_request *request, tarni_job *job) {
 }
 
 static tarn_status staged_out(const copy_request *request, tarni_job *job) {
+  tarn_assert(request->waits || request->fence != NULL);
   tarn_status status = request->waits ? tarni_job_finish(job) : tarni_job_submit(job);
   if (status == TARN_OK && !request->waits) {
     status = tarni_fence_make(request->copier, request->stream, request->fence);

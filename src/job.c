@@ -50,7 +50,7 @@ static tarn_status ring_take(tarni_job *job) {
     }
     if (job->n_slots > 1) {
       job->n_slots = (job->n_slots + 1) / 2;
-    } else if (job->piece_bytes >= 2 * TARNI_PIECE_LEAST) {
+    } else if (job->piece_bytes / 2 >= TARNI_PIECE_LEAST) {
       job_cut(job, job->piece_bytes / 2);
     } else {
       return status;
@@ -58,30 +58,30 @@ static tarn_status ring_take(tarni_job *job) {
   }
 }
 
-tarn_status tarni_job_begin(tarn_copier *copier, const tarni_job *shape, tarni_job **out) {
-  tarni_job *job = malloc(sizeof(*job));
-  if (job == NULL) {
+tarn_status tarni_job_begin(tarn_copier *copier, const tarni_job *shape, tarni_job **job) {
+  tarni_job *made = malloc(sizeof(*made));
+  if (made == NULL) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_copier", NULL, "Free host memory.",
-                      "no host memory for a copy's record of %zu bytes", sizeof(*job));
+                      "no host memory for a copy's record of %zu bytes", sizeof(*made));
   }
-  *job = *shape;
-  job->copier = copier;
-  job_shape(job);
-  const tarn_status status = ring_take(job);
+  *made = *shape;
+  made->copier = copier;
+  job_shape(made);
+  const tarn_status status = ring_take(made);
   if (status != TARN_OK) {
-    free(job);
+    free(made);
     return status;
   }
-  (void)pthread_cond_init(&job->done, NULL);
+  (void)pthread_cond_init(&made->done, NULL);
   tarni_team_start(copier);
   tarni_lock_acquire(&copier->lock);
-  job->next = copier->jobs;
-  copier->jobs = job;
-  if (!job->is_out) {
+  made->next = copier->jobs;
+  copier->jobs = made;
+  if (!made->is_out) {
     (void)pthread_cond_broadcast(&copier->work);
   }
   tarni_lock_release(&copier->lock);
-  *out = job;
+  *job = made;
   return TARN_OK;
 }
 

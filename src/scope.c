@@ -149,8 +149,8 @@ tarn_status tarn_scope_alloc_adjacent(tarn_scope *scope, uint32_t first, uint32_
   if (blocks != NULL) {
     memset(blocks, 0, count * sizeof(*blocks));
   }
-  uint64_t sum;
-  tarn_ptr at;
+  uint64_t sum = 0;
+  tarn_ptr at = 0;
   TARN_TRY(adjacent_check(scope, first, count, bytes, &sum));
   TARN_TRY(tarn_alloc(scope->heap, sum, scope->stream, &at));
   bool is_first = true;

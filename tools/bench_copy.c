@@ -199,34 +199,49 @@ static bool run_case(copy_bench *b, const copy_case *c) {
   return true;
 }
 
+/* Whether the case is a column of the table of this direction. */
+static bool is_column(const copy_case *c, bool is_down) {
+  return !c->is_batch && c->is_down == is_down;
+}
+
+static void print_sizes_head(bool is_down) {
+  printf("\n%s: GB/s\n%-10s", is_down ? "From the device" : "To the device", "");
+  for (int i = 0; i < N_COPY_CASES; i++) {
+    if (is_column(&copy_cases[i], is_down)) {
+      printf(" %12.12s", copy_cases[i].way + (copy_cases[i].way[0] == 'd' ? 8 : 0));
+    }
+  }
+  printf("\n");
+}
+
+static bool run_size(copy_bench *b, bool is_down) {
+  char text[TOOL_TEXT];
+  if (!b->is_json) {
+    printf("%-10s", tool_bytes(b->bytes, text));
+  }
+  for (int i = 0; i < N_COPY_CASES; i++) {
+    if (is_column(&copy_cases[i], is_down) && !run_case(b, &copy_cases[i])) {
+      return false;
+    }
+  }
+  if (!b->is_json) {
+    printf("\n");
+  }
+  if (!is_right(b)) {
+    (void)fprintf(stderr, "tarn: what came back is not what was sent\n");
+    return false;
+  }
+  return true;
+}
+
 /* A row a size, a column a way. */
 static bool run_sizes(copy_bench *b, bool is_down) {
   if (!b->is_json) {
-    printf("\n%s: GB/s\n%-10s", is_down ? "From the device" : "To the device", "");
-    for (int i = 0; i < N_COPY_CASES; i++) {
-      if (!copy_cases[i].is_batch && copy_cases[i].is_down == is_down) {
-        printf(" %12.12s", copy_cases[i].way + (copy_cases[i].way[0] == 'd' ? 8 : 0));
-      }
-    }
-    printf("\n");
+    print_sizes_head(is_down);
   }
   for (int k = 0; k < N_COPY_SIZES && copy_sizes[k] <= b->max_bytes; k++) {
-    char text[TOOL_TEXT];
     b->bytes = copy_sizes[k];
-    if (!b->is_json) {
-      printf("%-10s", tool_bytes(b->bytes, text));
-    }
-    for (int i = 0; i < N_COPY_CASES; i++) {
-      const copy_case *c = &copy_cases[i];
-      if (!c->is_batch && c->is_down == is_down && !run_case(b, c)) {
-        return false;
-      }
-    }
-    if (!b->is_json) {
-      printf("\n");
-    }
-    if (!is_right(b)) {
-      (void)fprintf(stderr, "tarn: what came back is not what was sent\n");
+    if (!run_size(b, is_down)) {
       return false;
     }
   }

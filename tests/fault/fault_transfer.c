@@ -143,8 +143,10 @@ static void play_batch(fault_transfers *t, tarn_ptr block) {
     return;
   }
   const uint32_t n_outputs = batch_fill(t, batch, block);
-  const bool is_sent =
-      PASSED(t, tarn_batch_send(batch, stream)) || PASSED(t, tarn_batch_send(batch, stream));
+  bool is_sent = PASSED(t, tarn_batch_send(batch, stream));
+  if (!is_sent) { /* once more, on the same stream */
+    is_sent = PASSED(t, tarn_batch_send(batch, stream));
+  }
   if (PASSED(t, tarn_batch_fetch(batch, stream, &fence))) {
     batch_collect(t, batch, n_outputs, is_sent);
   } else {
