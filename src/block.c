@@ -31,6 +31,24 @@ bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block
   return true;
 }
 
+bool tarni_block_size_of(const tarn_heap *heap, uint64_t bytes, uint64_t alignment,
+                         uint64_t *size) {
+  if (heap->buckets != NULL) {
+    return tarni_bucket_size(heap, bytes, alignment, size);
+  }
+  const uint64_t least = tarni_max(bytes, alignment);
+  if (alignment > TARNI_ALIGNMENT && alignment <= TARNI_GRANULE &&
+      least <= TARNI_SHARED_BLOCK_MAX) {
+    *size = (uint64_t)1 << (tarni_log2(least - 1) + 1);
+    return true;
+  }
+  if (bytes <= TARNI_SMALL_MAX && alignment <= TARNI_ALIGNMENT) {
+    *size = tarni_class_size(tarni_class_of(bytes));
+    return true;
+  }
+  return tarni_align_up_checked(bytes, TARNI_GRANULE, size);
+}
+
 tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *operation) {
   const uint64_t offset = pointer - heap->base;
   tarni_block block = {0};

@@ -156,6 +156,7 @@ static void heap_close(tarn_heap *heap) {
   tarni_lock_destroy(&heap->lock);
   tarni_lock_destroy(&heap->grow);
   tarni_lock_destroy(&heap->capture);
+  tarni_lock_destroy(&heap->budget);
   free(heap);
 }
 
@@ -177,6 +178,7 @@ static tarn_status heap_make(const tarn_heap_config *config, const tarni_setting
   tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
   tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);
   tarni_lock_init(&heap->capture, TARNI_RANK_CAPTURE);
+  tarni_lock_init(&heap->budget, TARNI_RANK_BUDGET);
   TARNI_PAYS(&heap->calls);
   const tarn_status status = heap_open(heap, settings);
   if (status != TARN_OK) {

@@ -7,6 +7,7 @@
 
 #include "base/bits.h"
 #include "base/error.h"
+#include "tarn/budget.h"
 #include "tarn/pinned.h"
 #include "types.h"
 
@@ -388,6 +389,8 @@ struct tarni_block {
 
 /* The block, live or free, that holds the offset. False: no slab is there. */
 bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block *block);
+/* What a request of so many bytes, not 0, becomes. False: that is no number. */
+bool tarni_block_size_of(const tarn_heap *heap, uint64_t bytes, uint64_t alignment, uint64_t *size);
 /* Says why a pointer is no live block. */
 tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *operation);
 
@@ -398,6 +401,7 @@ void tarni_host_remove_pool(const tarn_pinned *pool);
 
 /* ---- pinned.c: heaps of the host's memory ---- */
 tarn_heap *tarni_pinned_heap(tarn_pinned *pool);
+uint64_t tarni_pinned_live_limit(const tarn_pinned *pool); /* UINT64_MAX: none */
 
 /* ---- strict.c: captures that make calls illegal ---- */
 /* Whether this thread may not ask about events now, nor wait, because that would break a capture.

@@ -202,22 +202,12 @@ tarn_heap *tarni_pinned_heap(tarn_pinned *pool) {
   return pool->heap;
 }
 
-/* ---- Counting ---- */
-
-/* What a request becomes. pre: bytes is not 0. False: more than any heap has. */
-static bool block_size_of(uint64_t bytes, uint64_t alignment, uint64_t *size) {
-  const uint64_t least = tarni_max(bytes, alignment);
-  if (alignment > TARNI_ALIGNMENT && alignment <= TARNI_GRANULE &&
-      least <= TARNI_SHARED_BLOCK_MAX) {
-    *size = (uint64_t)1 << (tarni_log2(least - 1) + 1);
-    return true;
-  }
-  if (bytes <= TARNI_SMALL_MAX && alignment <= TARNI_ALIGNMENT) {
-    *size = tarni_class_size(tarni_class_of(bytes));
-    return true;
-  }
-  return tarni_align_up_checked(bytes, TARNI_GRANULE, size);
+uint64_t tarni_pinned_live_limit(const tarn_pinned *pool) {
+  const uint64_t limit = pool->config.live_limit_bytes;
+  return limit != 0 ? limit : UINT64_MAX;
 }
+
+/* ---- Counting ---- */
 
 /* The size of a live block that begins there; 0: there is none. */
 static uint64_t block_size_at(tarn_pinned *pool, const void *block) {
@@ -315,7 +305,7 @@ TARNI_SLOW static tarn_status alloc_counted(tarn_pinned *pool, uint64_t bytes, u
   TARN_TRY(pinned_given(pool, "tarn_pinned_alloc"));
   uint64_t size;
   if (!pool->is_counted || bytes == 0 || !tarni_is_pow2(alignment) ||
-      !block_size_of(bytes, alignment, &size)) {
+      !tarni_block_size_of(pool->heap, bytes, alignment, &size)) {
     TARN_TRY(alloc_plain(pool, bytes, alignment, block)); /* or what is wrong with it */
     block_zero(pool, *block);
     return TARN_OK;

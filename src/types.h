@@ -370,6 +370,8 @@ struct tarn_heap {
   struct tarn_graph *graphs;
   struct tarn_arena *arenas;
   bool asks; /* immutable after create: captures of which nobody tells are found by asking */
+  /* lock BUDGET: held while a budget is made (budget.c) */
+  tarni_lock budget;
   /* atomic: */
   _Atomic bool is_asleep;      /* changed under lock DRIVER */
   _Atomic uint32_t n_watchers; /* changed under lock HEAP; not 0: no hits, see watch.c */

@@ -11,12 +11,13 @@
 /* Every lock of the library, in the order in which they may be taken. */
 typedef enum tarni_rank {
   TARNI_RANK_NONE = 0,
+  TARNI_RANK_BUDGET,   /* one budget of a heap at a time: held around whole allocations */
   TARNI_RANK_REGISTRY, /* the table of open devices: may call the port */
   TARNI_RANK_CAPTURE,  /* captures, arenas and graphs: held around driver calls, not for hits */
   TARNI_RANK_DRIVER,   /* held around driver calls: slow paths only, never needed by a hit */
   TARNI_RANK_HEAP,     /* structures that a miss needs: no driver call below it */
   TARNI_RANK_CACHE,    /* one thread's cache, where it has to be locked */
-  TARNI_RANK_SIM,      /* inside the simulated GPU */
+  TARNI_RANK_SIM,      /* inside a port */
 } tarni_rank;
 
 typedef struct tarni_lock {

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Budgets: blocks that are held for work to come. A promise that rested on counters alone could be
+ * broken by any hit, which asks nobody: so a budget holds real blocks, and what is drawn from it is
+ * handed over.
+ *
+ * Invariant: an item's address is not 0 while the budget holds it, and each held block is a live
+ * one of the heap. Lock: heap->budget (rank BUDGET) is held while a budget is made, so that two of
+ * one heap do not take from each other what only one can have; budget->lock guards the items and is
+ * not held during calls of the heap. */
+#include <stdlib.h>
+
+#include "base/bits.h"
+#include "internal.h"
+
+typedef struct budget_item {
+  uint64_t bytes; /* as the heap rounds it */
+  tarn_ptr block; /* 0: drawn, or none was needed */
+} budget_item;
+
+struct tarn_budget {
+  /* immutable after create: */
+  tarn_heap *heap;
+  tarn_pinned *pool; /* NULL: device memory */
+  tarn_stream stream;
+  uint64_t required_bytes;
+  /* lock: */
+  tarni_lock lock;
+  uint64_t n;
+  budget_item items[]; /* the largest first */
+};
+
+static _Thread_local bool is_making; /* a budget: by this thread */
+
+/* ---- The heap's side ---- */
+
+static tarn_status block_take(const tarn_budget *budget, uint64_t bytes, tarn_ptr *block) {
+  if (budget->pool == NULL) {
+    return tarn_alloc(budget->heap, bytes, budget->stream, block);
+  }
+  void *pointer = NULL;
+  const tarn_status status = tarn_pinned_alloc(budget->pool, bytes, &pointer);
+  *block = (uintptr_t)pointer;
+  return status;
+}
+
+static tarn_status block_give(const tarn_budget *budget, tarn_ptr block) {
+  return budget->pool == NULL ? tarn_free(budget->heap, block, budget->stream)
+                              : tarn_pinned_free(budget->pool, (void *)(uintptr_t)block);
+}
+
+/* What could be had for this budget at most, were it not for fragments. */
+static uint64_t available_bytes(const tarn_budget *budget) {
+  tarn_heap *heap = budget->heap;
+  tarn_heap_stats stats = {.size = sizeof(stats)};
+  uint64_t free_bytes = 0, total_bytes = 0;
+  (void)tarn_heap_get_stats(heap, &stats);
+  (void)tarni_port_info(heap->port, &free_bytes, &total_bytes);
+  const uint64_t in_use = stats.live_bytes + stats.pending_bytes + stats.quarantined_bytes;
+  const uint64_t most = tarni_min(stats.limit_bytes, stats.reserved_bytes + free_bytes);
+  const uint64_t live_limit = budget->pool != NULL    ? tarni_pinned_live_limit(budget->pool)
+                              : heap->buckets != NULL ? heap->buckets->settings.live_limit
+                                                      : UINT64_MAX;
+  return tarni_min(most - tarni_min(most, in_use),
+                   live_limit - tarni_min(live_limit, stats.live_bytes));
+}
+
+/* ---- Making ---- */
+
+static tarn_status budget_refuse(tarn_status status, const char *remedy, const char *what,
+                                 uint64_t number) {
+  const tarni_facts facts = {.requested_bytes = number};
+  return tarni_fail(status, "tarn_budget_create", &facts, remedy, "%s %llu", what,
+                    (unsigned long long)number);
+}
+
+/* Fills in what the sizes become, and their sum. */
+static tarn_status sizes_round(tarn_budget *budget, const uint64_t *bytes) {
+  for (uint64_t i = 0; i < budget->n; i++) {
+    uint64_t size = 0;
+    if (bytes[i] != 0 && (!tarni_block_size_of(budget->heap, bytes[i], 1, &size) ||
+                          !tarni_add(budget->required_bytes, size, &budget->required_bytes))) {
+      return budget_refuse(TARN_OVERFLOWED, "Ask for less.",
+                           "the sum of the sizes is more than 2^64 bytes, with one of", bytes[i]);
+    }
+    budget->items[i].bytes = size;
+  }
+  return TARN_OK;
+}
+
+static int larger_first(const void *a, const void *b) {
+  const budget_item *left = a, *right = b;
+  return (left->bytes < right->bytes) - (left->bytes > right->bytes);
+}
+
+static tarn_status budget_empty(tarn_budget *budget) {
+  tarn_status result = TARN_OK;
+  for (uint64_t i = 0; i < budget->n; i++) {
+    budget_item *item = &budget->items[i];
+    const tarn_status status = item->block != 0 ? block_give(budget, item->block) : TARN_OK;
+    item->block = status == TARN_OK ? 0 : item->block;
+    result = result == TARN_OK ? status : result;
+  }
+  return result;
+}
+
+/* There is not enough: the error with the numbers. */
+static tarn_status budget_fail(const tarn_budget *budget, tarn_status status,
+                               const tarn_error *cause, tarn_budget_info *info) {
+  const uint64_t available = available_bytes(budget);
+  const uint64_t required = budget->required_bytes;
+  info->available_bytes = available;
+  const tarni_facts facts = {.device = budget->heap->port->device.name,
+                             .requested_bytes = required,
+                             .available_bytes = available,
+                             .driver_code = cause->driver_code,
+                             .driver_name = cause->driver_name};
+  return tarni_fail(status, "tarn_budget_create", &facts,
+                    "Free blocks, split the work, or raise the limit.",
+                    "%llu bytes are required and %llu available%s: %llu are missing; the limit is "
+                    "%llu",
+                    (unsigned long long)required, (unsigned long long)available,
+                    available >= required ? ", though not in such pieces" : "",
+                    (unsigned long long)(required - tarni_min(required, available)),
+                    (unsigned long long)info->limit_bytes);
+}
+
+static bool is_not_enough(tarn_status status) {
+  return status == TARN_DEVICE_MEMORY || status == TARN_LIMIT || status == TARN_HOST_MEMORY;
+}
+
+/* pre: heap->budget is held. */
+static tarn_status budget_fill(tarn_budget *budget, tarn_budget_info *info) {
+  if (budget->required_bytes > info->limit_bytes) { /* nothing that could be done would help */
+    const bool is_limited =
+        budget->pool != NULL || info->limit_bytes < budget->heap->port->device.total_bytes;
+    static const tarn_error none = {0};
+    return budget_fail(budget, is_limited ? TARN_LIMIT : TARN_DEVICE_MEMORY, &none, info);
+  }
+  for (uint64_t i = 0; i < budget->n && budget->items[i].bytes != 0; i++) {
+    const tarn_status status = block_take(budget, budget->items[i].bytes, &budget->items[i].block);
+    if (status != TARN_OK) {
+      tarn_error error = {.size = sizeof(error)};
+      (void)tarn_last_error(&error);
+      /* They go in the order of the stream, which does not fail for lack of anything. */
+      (void)budget_empty(budget);
+      return is_not_enough(status) ? budget_fail(budget, status, &error, info)
+                                   : tarni_fail_again(&error);
+    }
+  }
+  return TARN_OK;
+}
+
+static void info_fill(const tarn_budget *budget, tarn_budget_info *info) {
+  info->required_bytes = budget->required_bytes;
+  info->held_bytes = info->held_blocks = 0;
+  for (uint64_t i = 0; i < budget->n; i++) {
+    info->held_bytes += budget->items[i].block != 0 ? budget->items[i].bytes : 0;
+    info->held_blocks += budget->items[i].block != 0;
+  }
+}
+
+static uint64_t limit_of(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t limit = heap->limit_bytes;
+  tarni_lock_release(&heap->lock);
+  return limit;
+}
+
+static tarn_status budget_make(tarn_budget *budget, const uint64_t *bytes, tarn_budget_info *info) {
+  TARN_TRY(sizes_round(budget, bytes));
+  if (budget->n != 0) {
+    qsort(budget->items, budget->n, sizeof(budget->items[0]), larger_first);
+  }
+  info->limit_bytes = limit_of(budget->heap);
+  info->required_bytes = budget->required_bytes;
+  if (is_making) {
+    return tarni_fail(TARN_STATE, "tarn_budget_create", NULL,
+                      "Make no budget from inside of on_shortage.",
+                      "this thread is making a budget already");
+  }
+  is_making = true;
+  tarni_lock_acquire(&budget->heap->budget);
+  const tarn_status status = budget_fill(budget, info);
+  tarni_lock_release(&budget->heap->budget);
+  is_making = false;
+  return status;
+}
+
+typedef struct budget_request {
+  tarn_heap *heap;
+  tarn_pinned *pool;
+  tarn_stream stream;
+  const uint64_t *bytes;
+  size_t n;
+} budget_request;
+
+static tarn_status budget_create(const budget_request *request, tarn_budget_info *info,
+                                 tarn_budget **out) {
+  uint64_t size;
+  tarn_budget *budget = NULL;
+  if (tarni_mul(request->n, sizeof(budget->items[0]), &size) &&
+      tarni_add(size, sizeof(*budget), &size)) {
+    budget = calloc(1, size);
+  }
+  if (budget == NULL) {
+    return budget_refuse(TARN_HOST_MEMORY, "Free some host memory, or make several budgets.",
+                         "no host memory for a budget of so many blocks:", request->n);
+  }
+  budget->heap = request->heap;
+  budget->pool = request->pool;
+  budget->stream = request->stream;
+  budget->n = request->n;
+  tarni_lock_init(&budget->lock, TARNI_RANK_CACHE);
+  tarn_budget_info full = {.size = sizeof(full)};
+  const tarn_status status = budget_make(budget, request->bytes, &full);
+  if (status == TARN_OK) {
+    info_fill(budget, &full);
+    *out = budget;
+  } else {
+    tarni_lock_destroy(&budget->lock);
+    free(budget);
+  }
+  if (info != NULL) {
+    (void)tarni_struct_out(info, &full, sizeof(full), "tarn_budget_create"); /* as before */
+  }
+  return status;
+}
+
+/* What both kinds have in common. An info that cannot be filled in is found before anything is
+ * done. */
+static tarn_status arguments_check(const uint64_t *bytes, size_t n, tarn_budget_info *info,
+                                   tarn_budget **out) {
+  if (out == NULL || (bytes == NULL && n != 0)) {
+    return tarni_fail(TARN_INVALID, "tarn_budget_create", NULL,
+                      "Pass the sizes and the address of a tarn_budget *.", "the %s is NULL",
+                      out == NULL ? "output" : "list of sizes");
+  }
+  *out = NULL;
+  static const tarn_budget_info empty = {.size = sizeof(empty)};
+  return info != NULL ? tarni_struct_out(info, &empty, sizeof(empty), "tarn_budget_create")
+                      : TARN_OK;
+}
+
+tarn_status tarn_budget_create(tarn_heap *heap, const uint64_t *bytes, size_t n, tarn_stream stream,
+                               tarn_budget_info *info, tarn_budget **budget) {
+  TARN_TRY(arguments_check(bytes, n, info, budget));
+  TARN_TRY(tarni_heap_given(heap, "tarn_budget_create"));
+  const budget_request request = {.heap = heap, .stream = stream, .bytes = bytes, .n = n};
+  return budget_create(&request, info, budget);
+}
+
+tarn_status tarn_budget_create_pinned(tarn_pinned *pool, const uint64_t *bytes, size_t n,
+                                      tarn_budget_info *info, tarn_budget **budget) {
+  TARN_TRY(arguments_check(bytes, n, info, budget));
+  TARN_TRY(tarni_heap_given(pool != NULL ? tarni_pinned_heap(pool) : NULL, "tarn_budget_create"));
+  const budget_request request = {
+      .heap = tarni_pinned_heap(pool), .pool = pool, .bytes = bytes, .n = n};
+  return budget_create(&request, info, budget);
+}
+
+/* ---- Drawing ---- */
+
+static tarn_status budget_given(const tarn_budget *budget, const char *operation) {
+  if (budget == NULL) {
+    return tarni_fail(TARN_INVALID, operation, NULL, "Make one with tarn_budget_create.",
+                      "the budget is NULL");
+  }
+  return tarni_heap_given(budget->heap, operation);
+}
+
+/* The items are sorted, the largest first: the last one that is large enough and held. */
+static budget_item *item_for(tarn_budget *budget, uint64_t bytes) {
+  for (uint64_t i = budget->n; i-- != 0;) {
+    if (budget->items[i].block != 0 && budget->items[i].bytes >= bytes) {
+      return &budget->items[i];
+    }
+  }
+  return NULL;
+}
+
+tarn_status tarn_budget_alloc(tarn_budget *budget, uint64_t bytes, tarn_ptr *block) {
+  if (block == NULL) {
+    return tarni_fail(TARN_INVALID, "tarn_budget_alloc", NULL, "Pass the address of a tarn_ptr.",
+                      "the output is NULL");
+  }
+  *block = 0;
+  TARN_TRY(budget_given(budget, "tarn_budget_alloc"));
+  if (bytes == 0) {
+    return TARN_OK;
+  }
+  tarni_lock_acquire(&budget->lock);
+  budget_item *item = item_for(budget, bytes);
+  if (item != NULL) {
+    *block = item->block;
+    item->block = 0;
+  }
+  tarni_lock_release(&budget->lock);
+  if (*block == 0) {
+    const tarni_facts facts = {.device = budget->heap->port->device.name, .requested_bytes = bytes};
+    return tarni_fail(
+        TARN_LIMIT, "tarn_budget_alloc", &facts, "Ask for what the budget was made for, once.",
+        "the budget holds no block of %llu bytes any more", (unsigned long long)bytes);
+  }
+  return TARN_OK;
+}
+
+tarn_status tarn_budget_get_info(tarn_budget *budget, tarn_budget_info *info) {
+  tarn_budget_info full = {.size = sizeof(full)};
+  TARN_TRY(tarni_struct_out(info, &full, sizeof(full), "tarn_budget_get_info"));
+  TARN_TRY(budget_given(budget, "tarn_budget_get_info"));
+  full.limit_bytes = limit_of(budget->heap);
+  tarni_lock_acquire(&budget->lock);
+  info_fill(budget, &full);
+  tarni_lock_release(&budget->lock);
+  return tarni_struct_out(info, &full, sizeof(full), "tarn_budget_get_info");
+}
+
+tarn_status tarn_budget_destroy(tarn_budget *budget) {
+  if (budget == NULL) {
+    return TARN_OK;
+  }
+  TARN_TRY(budget_given(budget, "tarn_budget_destroy"));
+  TARN_TRY(budget_empty(budget));
+  tarni_lock_destroy(&budget->lock);
+  free(budget);
+  return TARN_OK;
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Budgets: what is promised is held against everybody, what cannot be promised is told with the
+ * numbers and leaves nothing behind. */
+#include "tarn/budget.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "support/rig.h"
+#include "support/test.h"
+
+#define MIB ((uint64_t)1 << 20)
+
+static tarn_budget_info info_of(tarn_budget *budget) {
+  tarn_budget_info info = {.size = sizeof(info)};
+  CHECK_OK(tarn_budget_get_info(budget, &info));
+  return info;
+}
+
+/* ---- One budget ---- */
+
+static void drawn(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  static const uint64_t bytes[] = {1000, 3 << 20, 0, 300, 1000};
+  tarn_budget *budget = NULL;
+  tarn_budget_info info = {.size = sizeof(info)};
+  REQUIRE_OK(tarn_budget_create(r.heap, bytes, 5, r.streams[0], &info, &budget));
+  CHECK_EQ(info.required_bytes, 1024 + 3 * MIB + 512 + 1024);
+  CHECK_EQ(info.held_bytes, info.required_bytes);
+  CHECK_EQ(info.held_blocks, 4);
+  CHECK_EQ(rig_stats(&r).live_bytes, info.required_bytes);
+  tarn_ptr small, other, large, none = 1;
+  CHECK_OK(tarn_budget_alloc(budget, 0, &none));
+  CHECK_EQ(none, 0);
+  CHECK_OK(tarn_budget_alloc(budget, 400, &small)); /* the smallest that fits */
+  CHECK_EQ(info_of(budget).held_bytes, 1024 + 3 * MIB + 1024);
+  CHECK_OK(tarn_budget_alloc(budget, 3 << 20, &large));
+  CHECK_OK(tarn_budget_alloc(budget, 513, &other));
+  none = 1;
+  CHECK_STATUS(tarn_budget_alloc(budget, 1025, &none), TARN_LIMIT);
+  CHECK_EQ(none, 0);
+  CHECK_EQ(info_of(budget).held_blocks, 1);
+  CHECK_OK(tarn_budget_destroy(budget));
+  CHECK_EQ(rig_stats(&r).live_blocks, 3); /* what was drawn is the caller's */
+  CHECK_OK(tarn_free(r.heap, small, r.streams[0]));
+  CHECK_OK(tarn_free(r.heap, other, r.streams[0]));
+  CHECK_OK(tarn_free(r.heap, large, r.streams[0]));
+  CHECK_EQ(rig_stats(&r).live_bytes, 0);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static void missing(void) {
+  rig r;
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 32 * MIB};
+  REQUIRE(rig_open(&r, "sim:256M", &config, 1));
+  tarn_ptr block;
+  REQUIRE_OK(tarn_alloc(r.heap, 20 * MIB, r.streams[0], &block));
+  const tarn_heap_stats before = rig_stats(&r);
+  const uint64_t bytes[] = {4 * MIB, 4 * MIB, 8 * MIB};
+  tarn_budget *budget = (tarn_budget *)&r;
+  tarn_budget_info info = {.size = sizeof(info)};
+  CHECK_STATUS(tarn_budget_create(r.heap, bytes, 3, r.streams[0], &info, &budget), TARN_LIMIT);
+  CHECK(budget == NULL);
+  CHECK_EQ(info.required_bytes, 16 * MIB);
+  CHECK_EQ(info.available_bytes, 12 * MIB);
+  CHECK_EQ(info.limit_bytes, 32 * MIB);
+  CHECK_EQ(info.held_bytes, 0);
+  CHECK_HAS(tarn_last_message(), "16777216 bytes are required and 12582912 available");
+  CHECK_HAS(tarn_last_message(), "4194304 are missing");
+  CHECK_EQ(rig_stats(&r).live_bytes, before.live_bytes);
+  /* More than there can ever be: nothing is even tried. */
+  const uint64_t calls = rig_calls(&r), huge = 40 * MIB;
+  CHECK_STATUS(tarn_budget_create(r.heap, &huge, 1, r.streams[0], &info, &budget), TARN_LIMIT);
+  CHECK(rig_calls(&r) <= calls + 1); /* the question what the device has */
+  CHECK_STATUS(
+      tarn_budget_create(r.heap, (uint64_t[]){MIB, UINT64_MAX}, 2, r.streams[0], &info, &budget),
+      TARN_OVERFLOWED);
+  CHECK_STATUS(tarn_budget_create(r.heap, (uint64_t[]){UINT64_MAX / 2, UINT64_MAX / 2, MIB}, 3,
+                                  r.streams[0], NULL, &budget),
+               TARN_OVERFLOWED);
+  CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* Memory that the heap keeps counts as available, whichever thread, size or stream freed it. */
+static void kept_counts(void) {
+  rig r;
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 32 * MIB};
+  REQUIRE(rig_open(&r, "sim:256M", &config, 2));
+  tarn_ptr blocks[512];
+  for (int i = 0; i < 512; i++) {
+    REQUIRE_OK(tarn_alloc(r.heap, 60000, r.streams[1], &blocks[i]));
+  }
+  for (int i = 0; i < 512; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[1]));
+  }
+  CHECK(rig_stats(&r).cached_bytes > 28 * MIB);
+  tarn_budget *budget = NULL;
+  const uint64_t bytes[] = {30 * MIB};
+  REQUIRE_OK(tarn_budget_create(r.heap, bytes, 1, r.streams[0], NULL, &budget));
+  CHECK_EQ(info_of(budget).held_bytes, 30 * MIB);
+  CHECK_OK(tarn_budget_destroy(budget));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static void pinned(void) {
+  rig r;
+  REQUIRE(rig_open_device(&r, "sim:256M", 1));
+  const tarn_pinned_config config = {.size = sizeof(config),
+                                     .device = "sim:256M",
+                                     .limit_bytes = 16 * MIB,
+                                     .live_limit_bytes = 8 * MIB,
+                                     .region_bytes = 2 * MIB};
+  tarn_pinned *pool = NULL;
+  REQUIRE_OK(tarn_pinned_create(&config, &pool));
+  tarn_budget *budget = NULL;
+  tarn_budget_info info = {.size = sizeof(info)};
+  const uint64_t bytes[] = {100, 4 * MIB, 5000};
+  REQUIRE_OK(tarn_budget_create_pinned(pool, bytes, 3, &info, &budget));
+  CHECK_EQ(info.required_bytes, 256 + 4 * MIB + 5120);
+  tarn_budget *second = NULL;
+  const uint64_t more = 4 * MIB;
+  CHECK_STATUS(tarn_budget_create_pinned(pool, &more, 1, &info, &second), TARN_LIMIT);
+  CHECK_EQ(info.available_bytes, 4 * MIB - 256 - 5120); /* by the limit on live memory */
+  tarn_ptr block;
+  CHECK_OK(tarn_budget_alloc(budget, 5000, &block));
+  rig_host_fill((void *)(uintptr_t)block, 3, 5000);
+  CHECK(tarn_pinned_owns(pool, (void *)(uintptr_t)block, 5000));
+  CHECK_OK(tarn_budget_destroy(budget));
+  CHECK_OK(tarn_pinned_free(pool, (void *)(uintptr_t)block));
+  const uint64_t huge = 17 * MIB;
+  CHECK_STATUS(tarn_budget_create_pinned(pool, &huge, 1, &info, &second), TARN_LIMIT);
+  CHECK_OK(tarn_pinned_check(pool));
+  CHECK_OK(tarn_pinned_destroy(pool, NULL));
+  rig_close(&r);
+}
+
+static tarn_status nested_status;
+
+static bool make_another(tarn_heap *heap, uint64_t bytes, void *user) {
+  tarn_budget *budget = NULL;
+  (void)user;
+  nested_status = tarn_budget_create(heap, &bytes, 1, NULL, NULL, &budget);
+  return false;
+}
+
+static void wrong_use(void) {
+  rig r;
+  const tarn_heap_config config = {
+      .size = sizeof(config), .limit_bytes = 8 * MIB, .on_shortage = make_another};
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  const uint64_t bytes[] = {4 * MIB, 4 * MIB};
+  tarn_budget *budget = (tarn_budget *)&r;
+  tarn_ptr block = 1;
+  CHECK_STATUS(tarn_budget_create(NULL, bytes, 1, r.streams[0], NULL, &budget), TARN_INVALID);
+  CHECK(budget == NULL);
+  CHECK_STATUS(tarn_budget_create(r.heap, NULL, 1, r.streams[0], NULL, &budget), TARN_INVALID);
+  CHECK_STATUS(tarn_budget_create(r.heap, bytes, 1, r.streams[0], NULL, NULL), TARN_INVALID);
+  CHECK_STATUS(tarn_budget_create_pinned(NULL, bytes, 1, NULL, &budget), TARN_INVALID);
+  tarn_budget_info forgotten = {0};
+  CHECK_STATUS(tarn_budget_create(r.heap, bytes, 1, r.streams[0], &forgotten, &budget),
+               TARN_INVALID);
+  CHECK_EQ(rig_stats(&r).live_bytes, 0);
+  CHECK_STATUS(tarn_budget_alloc(NULL, 1, &block), TARN_INVALID);
+  CHECK_EQ(block, 0);
+  CHECK_OK(tarn_budget_destroy(NULL));
+  CHECK_OK(tarn_budget_create(r.heap, NULL, 0, r.streams[0], NULL, &budget)); /* of nothing */
+  CHECK_STATUS(tarn_budget_alloc(budget, 1, &block), TARN_LIMIT);
+  CHECK_OK(tarn_budget_destroy(budget));
+  REQUIRE_OK(tarn_alloc(r.heap, 2 * MIB, r.streams[0], &block));
+  CHECK_STATUS(tarn_budget_create(r.heap, bytes, 2, r.streams[0], NULL, &budget), TARN_LIMIT);
+  CHECK_EQ(nested_status, TARN_STATE); /* told, not waited for */
+  CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  rig_close(&r);
+}
+
+/* ---- Many at once ---- */
+
+enum { N_THREADS = 4, N_ROUNDS = 300 };
+
+typedef struct contest {
+  rig rig;
+  _Atomic int n_holding;
+  _Atomic uint64_t n_held, n_refused, n_failed;
+  _Atomic int next;
+} contest;
+
+/* Each needs more than half of the heap: at most one can have it, and what it has it has. */
+static void *compete(void *user) {
+  contest *at = user;
+  tarn_stream stream = at->rig.streams[atomic_fetch_add(&at->next, 1)];
+  const uint64_t bytes[] = {3 * MIB, 5 * MIB, 100000, 700, 10 * MIB};
+  for (int round = 0; round < N_ROUNDS; round++) {
+    tarn_budget *budget = NULL;
+    const tarn_status status = tarn_budget_create(at->rig.heap, bytes, 5, stream, NULL, &budget);
+    tarn_ptr other = 0; /* takes what it can get meanwhile */
+    if (tarn_alloc(at->rig.heap, 4 * MIB, stream, &other) == TARN_OK) {
+      at->n_failed += tarn_free(at->rig.heap, other, stream) != TARN_OK;
+    }
+    if (status != TARN_OK) {
+      at->n_failed += status != TARN_LIMIT || budget != NULL;
+      at->n_refused++;
+      continue;
+    }
+    at->n_held++;
+    at->n_failed += atomic_fetch_add(&at->n_holding, 1) != 0;
+    tarn_ptr blocks[4] = {0};
+    for (int i = 0; i < 4; i++) { /* the last one stays with the budget */
+      at->n_failed += tarn_budget_alloc(budget, bytes[i], &blocks[i]) != TARN_OK || blocks[i] == 0;
+    }
+    atomic_fetch_sub(&at->n_holding, 1); /* what is freed others may have */
+    for (int i = 0; i < 4; i++) {
+      at->n_failed += tarn_free(at->rig.heap, blocks[i], stream) != TARN_OK;
+    }
+    at->n_failed += tarn_budget_destroy(budget) != TARN_OK;
+  }
+  return NULL;
+}
+
+static void competing(void) {
+  static contest at;
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 34 * MIB};
+  REQUIRE(rig_open(&at.rig, "sim:256M", &config, N_THREADS));
+  pthread_t threads[N_THREADS];
+  for (int i = 0; i < N_THREADS; i++) {
+    REQUIRE(pthread_create(&threads[i], NULL, compete, &at) == 0);
+  }
+  for (int i = 0; i < N_THREADS; i++) {
+    CHECK_EQ(pthread_join(threads[i], NULL), 0);
+  }
+  CHECK_EQ(at.n_failed, 0);
+  CHECK(at.n_held > 0);
+  CHECK_EQ(at.n_held + at.n_refused, N_THREADS * N_ROUNDS);
+  CHECK_EQ(rig_stats(&at.rig).live_bytes, 0);
+  CHECK(rig_is_sound(&at.rig));
+  rig_close(&at.rig);
+}
+
+/* ---- Faults ---- */
+
+static uint64_t fault_once(uint64_t nth, uint64_t times) {
+  rig r;
+  if (!rig_open(&r, "sim:64M", NULL, 1)) {
+    return 0;
+  }
+  const uint64_t bytes[] = {3 * MIB, 700, 5 * MIB, 60000};
+  tarn_budget *budget = (tarn_budget *)&r;
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, nth, times, 801));
+  const tarn_status status = tarn_budget_create(r.heap, bytes, 4, r.streams[0], NULL, &budget);
+  uint64_t n = 0;
+  CHECK_OK(tarn_sim_failed(r.device, &n));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+  if (status != TARN_OK) {
+    CHECK_STATUS(status, TARN_UNSUPPORTED);
+    CHECK(budget == NULL);
+    CHECK_EQ(rig_stats(&r).live_blocks, 0);
+    CHECK(rig_is_sound(&r));
+    CHECK_OK(tarn_budget_create(r.heap, bytes, 4, r.streams[0], NULL, &budget));
+  }
+  CHECK_OK(tarn_budget_destroy(budget));
+  CHECK_EQ(rig_stats(&r).live_blocks, 0);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+  return n;
+}
+
+static void faults(void) {
+  uint64_t n_runs = 0;
+  for (uint64_t times = 0; times < 2; times++) {
+    for (uint64_t nth = 1; nth < 1000 && fault_once(nth, times) != 0; nth++) {
+      n_runs++;
+    }
+  }
+  CHECK(n_runs > 8);
+}
+
+static const test_case cases[] = {
+    {"drawn", drawn},   {"missing", missing},     {"kept_counts", kept_counts},
+    {"pinned", pinned}, {"wrong_use", wrong_use}, {"competing", competing},
+    {"faults", faults},
+};
+
+TEST_MAIN(cases)
