@@ -16,6 +16,11 @@ static const tool_command benchmarks[] = {
      "Nanoseconds for an allocation and its free, by size, by threads, and beside other "
      "allocators.",
      bench_pair},
+    {"bench pinned", "[--json] [--device NAME] [--rounds N] [--bytes BYTES]",
+     "Nanoseconds for a pinned block taken and given back, by size and threads, and how long "
+     "pinned "
+     "memory takes to be ready.",
+     bench_pinned},
     {"bench random", "[--json] [--device NAME] [--case N:MIB] [--peer LIBRARY]",
      "The random_allocations workload of RMM: random sizes, random frees, up to 16000 MiB live.",
      bench_random},

@@ -33,6 +33,7 @@ int tool_status(const tool_command *command, int argc, char **argv);
 /* The benchmarks of `tarn bench`. */
 int bench_copy(const tool_command *command, int argc, char **argv);
 int bench_pair(const tool_command *command, int argc, char **argv);
+int bench_pinned(const tool_command *command, int argc, char **argv);
 int bench_random(const tool_command *command, int argc, char **argv);
 
 /* ---- argument.c ----------------------------------------------------------------------------- */
