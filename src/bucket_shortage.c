@@ -115,34 +115,44 @@ static tarn_status steal_grant(bucket_search *at) {
   return status;
 }
 
-/* A limit that is no less than the device is the driver's to enforce. */
-static tarn_status limit_check(const bucket_search *at) {
-  tarn_heap *heap = at->heap;
-  const uint64_t total = heap->port->device.total_bytes, size = at->need->size;
+/* What the heap holds and may hold. A limit that is no less than the device is the driver's to
+ * enforce. */
+typedef struct bucket_room {
+  uint64_t held, limit;
+  bool is_limited;
+} bucket_room;
+
+static bucket_room room_of(tarn_heap *heap) {
+  const uint64_t total = heap->port->device.total_bytes;
   tarni_lock_acquire(&heap->lock);
-  const uint64_t held = heap->reserved_bytes, limit = heap->limit_bytes;
+  const bucket_room room = {.held = heap->reserved_bytes,
+                            .limit = tarni_min(heap->limit_bytes, total),
+                            .is_limited = heap->limit_bytes < total};
   tarni_lock_release(&heap->lock);
-  const bool is_limited = limit < total;
-  if (is_limited ? held <= limit && size <= limit - held : size <= total) {
-    return TARN_OK;
-  }
-  const tarni_facts facts = {.device = heap->port->device.name,
+  return room;
+}
+
+static tarn_status limit_fail(const bucket_search *at, const bucket_room *room) {
+  const uint64_t size = at->need->size;
+  const tarni_facts facts = {.device = at->heap->port->device.name,
                              .requested_bytes = size,
-                             .available_bytes = limit - tarni_min(held, limit)};
-  return tarni_fail(is_limited ? TARN_LIMIT : TARN_DEVICE_MEMORY, "tarn_alloc", &facts,
+                             .available_bytes = room->limit - tarni_min(room->held, room->limit)};
+  return tarni_fail(room->is_limited ? TARN_LIMIT : TARN_DEVICE_MEMORY, "tarn_alloc", &facts,
                     "Ask for less, or raise the limit with tarn_heap_set_limit.",
                     "%llu bytes more than the %llu that are held pass the limit of %llu",
-                    (unsigned long long)size, (unsigned long long)held,
-                    (unsigned long long)tarni_min(limit, total));
+                    (unsigned long long)size, (unsigned long long)room->held,
+                    (unsigned long long)room->limit);
 }
 
 static tarn_status make_grant(bucket_search *at) {
   tarn_heap *heap = at->heap;
   tarni_index index = 0;
-  tarn_status status = limit_check(at);
-  if (status == TARN_OK) {
-    status = tarni_grant_make_grow(heap, at->need->size, at->need->lane, &index);
-  }
+  const bucket_room room = room_of(heap);
+  const bool is_over =
+      room.is_limited && (room.held > room.limit || at->need->size > room.limit - room.held);
+  const tarn_status status =
+      is_over ? limit_fail(at, &room)
+              : tarni_grant_make_grow(heap, at->need->size, at->need->lane, &index);
   if (is_short(status)) {
     keep_cause(at);
   }
@@ -215,8 +225,9 @@ static tarn_status climb_short(bucket_search *at) {
 static tarn_status climb_from_start(bucket_search *at) {
   tarn_heap *heap = at->heap;
   TARN_TRY(promise(at));
-  if (at->need->size > tarni_max(heap->limit_bytes, heap->reserved_bytes)) {
-    return limit_check(at);
+  const bucket_room room = room_of(heap);
+  if (at->need->size > tarni_max(room.limit, room.held)) {
+    return limit_fail(at, &room);
   }
   tarni_shortage_note_grow(heap);
   if (find_ready(at)) {
@@ -280,7 +291,8 @@ tarn_status tarni_bucket_trim_grow(tarn_heap *heap, uint64_t keep) {
     TARN_TRY(tarni_lanes_finish_grow(heap));
   }
   tarn_status status = tarni_grants_await_grow(heap);
-  if (status == TARN_OK && buckets->n_doomed != 0) { /* some wait for a stream that is gone */
+  if (status == TARN_OK &&
+      tarni_grants_are_doomed(heap)) { /* some wait for a stream that is gone */
     status = tarni_lanes_finish_grow(heap);
     status = status == TARN_OK ? tarni_grants_await_grow(heap) : status;
   }

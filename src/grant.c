@@ -402,6 +402,13 @@ tarn_status tarni_grants_try_grow(tarn_heap *heap) {
   return fenced != TARN_OK ? fenced : reaped;
 }
 
+bool tarni_grants_are_doomed(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const bool are = heap->buckets->n_doomed != 0;
+  tarni_lock_release(&heap->lock);
+  return are;
+}
+
 tarn_status tarni_grants_await_grow(tarn_heap *heap) {
   tarn_error error = {.size = sizeof(error)}; /* the first one, whatever fails after it */
   if (doomed_fence(heap) != TARN_OK) {
@@ -413,7 +420,7 @@ tarn_status tarni_grants_await_grow(tarn_heap *heap) {
     if (reaped != TARN_OK && error.status == TARN_OK) {
       (void)tarn_last_error(&error);
     }
-    if (reaped != TARN_OK || heap->buckets->n_doomed == 0 || !tarni_fences_wait_grow(heap)) {
+    if (reaped != TARN_OK || !tarni_grants_are_doomed(heap) || !tarni_fences_wait_grow(heap)) {
       return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
     }
   }

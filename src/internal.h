@@ -98,7 +98,7 @@ bool tarni_fences_wait_grow(tarn_heap *heap);
 tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 /* Where work of the lane is put, by any thread. */
-tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index lane, tarn_stream *stream);
+tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *stream);
 /* The same for a stream that cannot be asked because it is being captured. */
 tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
 /* Waits, on the host, for all work of the device. */
@@ -242,6 +242,8 @@ bool tarni_grant_may_go_locked(const tarn_heap *heap, const tarni_grant *grant);
 tarn_status tarni_grants_reap_grow(tarn_heap *heap);
 tarn_status tarni_grants_try_grow(tarn_heap *heap);
 tarn_status tarni_grants_await_grow(tarn_heap *heap);
+/* Whether any wait to be given back. */
+bool tarni_grants_are_doomed(tarn_heap *heap);
 /* Has the driver's own pool, where there is one, hold at most so many idle bytes. */
 tarn_status tarni_grants_trim_grow(tarn_heap *heap, uint64_t keep);
 /* Gives everything back. pre: no work uses it. May be called again where it fails. */

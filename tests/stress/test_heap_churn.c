@@ -442,6 +442,22 @@ RUN(private_pools, BUCKETS_OF(POOL),
 
 RUN(mappings_of_their_own, BUCKETS_OF(VMM))
 
+/* Each backing with each rounding and each policy, on a device that is nearly always full. */
+static void every_combination(void) {
+  for (int i = 0; i < 27 && !test_case_failed(); i++) {
+    const churn_config config = {.device = "sim:96M,seed=39",
+                                 .n_threads = 1,
+                                 .n_streams = 3,
+                                 .share = 0.003,
+                                 .max_bytes = 4 * MIB,
+                                 .has_retired = true,
+                                 .backing = (tarn_backing)(TARN_BACKING_VMM + i % 3),
+                                 .rounding = (tarn_rounding)(TARN_ROUNDING_CLASSES + i / 3 % 3),
+                                 .stealing = (tarn_stealing)(i / 9)};
+    run(&config);
+  }
+}
+
 static const test_case cases[] = {
     {"one thread", one_thread},
     {"short of memory", short_of_memory},
@@ -452,6 +468,7 @@ static const test_case cases[] = {
     {"plain memory", plain_memory},
     {"private pools", private_pools},
     {"mappings of their own", mappings_of_their_own},
+    {"every backing, rounding and policy", every_combination},
 };
 
 TEST_MAIN(cases)

@@ -43,6 +43,19 @@ static uint64_t count_calls(const rig *r, tarn_call call) {
 
 /* ---- Order ---- */
 
+/* A block on one stream, now and then read by the next one, and given back. */
+static void use_and_give_back(rig *r, int i) {
+  rig_block block;
+  tarn_stream stream = r->streams[i % 3], other = r->streams[(i + 1) % 3];
+  REQUIRE_OK(rig_alloc(r, 8 * MIB, stream, &block));
+  if (i % 4 == 1) {
+    CHECK_OK(tarn_stream_synchronize(r->device, stream));
+    CHECK_OK(tarn_use(r->heap, block.address, other));
+    rig_touch(r, &block, other, false);
+  }
+  CHECK_OK(rig_free(r, &block, stream));
+}
+
 /* V1, N7: a block that was given back is another stream's only once its work is done, also when
  * a third stream had a part in it. The oracle of the simulated GPU judges every use. */
 static void reuse_is_ordered(void) {
@@ -53,15 +66,7 @@ static void reuse_is_ordered(void) {
       rig r;
       REQUIRE(rig_open(&r, "sim:16M,order=lazy", &config, 3));
       for (int i = 0; i < 12; i++) {
-        rig_block block;
-        tarn_stream stream = r.streams[i % 3], other = r.streams[(i + 1) % 3];
-        REQUIRE_OK(rig_alloc(&r, 8 * MIB, stream, &block));
-        if (i % 4 == 1) {
-          CHECK_OK(tarn_stream_synchronize(r.device, stream));
-          CHECK_OK(tarn_use(r.heap, block.address, other));
-          rig_touch(&r, &block, other, false);
-        }
-        CHECK_OK(rig_free(&r, &block, stream));
+        use_and_give_back(&r, i);
       }
       CHECK(rig_is_sound(&r));
       rig_close(&r);

@@ -66,10 +66,10 @@ static int use_parents_heap(rig *r) {
   return n;
 }
 
-static void child_is_told(void) {
+static void tell_child(const tarn_heap_config *config) {
   rig r;
   rig_block small, large;
-  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  REQUIRE(rig_open(&r, "sim:64M", config, 1));
   CHECK_OK(rig_alloc(&r, 256, r.streams[0], &small));
   CHECK_OK(rig_alloc(&r, 3 * MIB, r.streams[0], &large));
   CHECK_OK(rig_free(&r, &small, r.streams[0])); /* the thread's cache is warm */
@@ -86,6 +86,18 @@ static void child_is_told(void) {
   CHECK_OK(rig_free(&r, &small, r.streams[0]));
   CHECK_OK(rig_free(&r, &large, r.streams[0]));
   rig_close(&r);
+}
+
+static void child_is_told(void) {
+  tell_child(NULL);
+}
+
+/* The same of heaps whose blocks are the driver's own allocations. */
+static void child_is_told_of_grants(void) {
+  for (int preset = TARN_PRESET_POWER_BUCKETS; preset <= TARN_PRESET_EXACT_POOL; preset++) {
+    const tarn_heap_config config = {.size = sizeof(config), .preset = (tarn_preset)preset};
+    tell_child(&config);
+  }
 }
 
 /* A heap of its own works in the child, on a device of the same name. */
@@ -193,6 +205,7 @@ static void process_that_ends_in_the_middle(void) {
 
 static const test_case cases[] = {
     {"a child is told that the heap is its parent's", child_is_told},
+    {"a child, and heaps of driver allocations", child_is_told_of_grants},
     {"a child with a heap of its own", child_with_its_own_heap},
     {"forked while others work", forked_while_others_work},
     {"a process that ends in the middle", process_that_ends_in_the_middle},
