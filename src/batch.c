@@ -22,6 +22,21 @@ enum { SLAB_DEFAULT = 64 << 10, SLAB_MAX = 16 << 20, PIECE_ALIGNMENT = 64, TABLE
 
 /* ---- Tables ---- */
 
+static bool table_resize(tarni_table *table, uint64_t capacity) {
+  tarni_piece *pieces = realloc(table->pieces, capacity * sizeof(*pieces));
+  if (pieces == NULL) {
+    return false;
+  }
+  table->pieces = pieces;
+  tarni_copy *copies = realloc(table->copies, capacity * sizeof(*copies));
+  if (copies == NULL) {
+    return false;
+  }
+  table->copies = copies;
+  table->capacity = (uint32_t)capacity;
+  return true;
+}
+
 /* Room for so many pieces, or nothing has changed. */
 static tarn_status table_reserve(tarni_table *table, uint64_t count, const char *operation) {
   if (count <= table->capacity) {
@@ -29,15 +44,8 @@ static tarn_status table_reserve(tarni_table *table, uint64_t count, const char 
   }
   uint64_t capacity = tarni_max(count, tarni_max(TABLE_MIN, (uint64_t)table->capacity * 2));
   capacity = tarni_min(capacity, UINT32_MAX);
-  if (count <= capacity) {
-    tarni_piece *pieces = realloc(table->pieces, capacity * sizeof(*pieces));
-    table->pieces = pieces != NULL ? pieces : table->pieces;
-    tarni_copy *copies = pieces != NULL ? realloc(table->copies, capacity * sizeof(*copies)) : NULL;
-    table->copies = copies != NULL ? copies : table->copies;
-    if (copies != NULL) {
-      table->capacity = (uint32_t)capacity;
-      return TARN_OK;
-    }
+  if (count <= capacity && table_resize(table, capacity)) {
+    return TARN_OK;
   }
   return tarni_fail(TARN_HOST_MEMORY, operation, NULL, "Split the batch.",
                     "no host memory for %llu transfers; it has %u", (unsigned long long)count,

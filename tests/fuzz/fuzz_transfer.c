@@ -6,6 +6,7 @@
 #include "support/test.h"
 #include "support/transfer_model.h"
 
+/* NOLINTBEGIN(readability-identifier-naming): libFuzzer's own name */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -15,3 +16,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   return 0;
 }
+/* NOLINTEND(readability-identifier-naming) */
