@@ -14,7 +14,8 @@
 
 typedef struct audit {
   tarn_heap *heap;
-  uint64_t used, free, busy, leaving; /* bytes of memory by the kind of extent it is in */
+  uint64_t used, free, busy; /* bytes of memory by the kind of extent it is in */
+  uint64_t n_aliases;
   uint64_t live, live_blocks;
   uint64_t class_blocks[TARNI_CLASS_COUNT];   /* live ones */
   tarni_large_counts large[TARNI_LARGE_ROWS]; /* live ones, as if just allocated */
@@ -40,13 +41,19 @@ tarn_status tarni_audit_compare(const char *what, uint64_t counted, uint64_t fou
 
 /* ---- Extents ---- */
 
-/* Bytes of an extent that a chunk is mapped behind. */
+/* Whether a chunk's home is at this unit. */
+static bool is_home(const tarn_heap *heap, uint64_t unit) {
+  const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
+  return heap->units[unit] != 0 && unit - chunk->first_unit < chunk->n_units;
+}
+
+/* Bytes of an extent that chunks have their homes behind. */
 static uint64_t mapped_bytes(const tarn_heap *heap, const tarni_extent *extent) {
   uint64_t bytes = 0;
   const uint64_t end = extent->offset + extent->size;
   for (uint64_t at = extent->offset; at < end;) {
     const uint64_t stop = tarni_min(end, tarni_align_down(at, heap->unit) + heap->unit);
-    bytes += heap->units[at / heap->unit] != 0 ? stop - at : 0;
+    bytes += is_home(heap, at / heap->unit) ? stop - at : 0;
     at = stop;
   }
   return bytes;
@@ -103,8 +110,13 @@ static tarn_status check_extent(audit *sum, tarni_index index) {
     sum->used += expected = extent->size;
     TARN_TRY(check_slab(sum, index));
     break;
+  case TARNI_EXTENT_ALIAS:
+    sum->n_aliases++;
+    TARN_TRY(
+        compare("the place of an alias", index, heap->places[extent->offset / heap->unit].alias));
+    break;
   case TARNI_EXTENT_ZOMBIE:
-    sum->leaving += extent->chunk != 0 ? extent->size : 0;
+    TARN_TRY(compare("zombies without a chunk", 0, extent->chunk == 0));
     break;
   case TARNI_EXTENT_BUSY: /* what a growth took that cannot be undone yet */
     sum->busy += expected = mapped;
@@ -289,24 +301,62 @@ static tarn_status check_blocks(audit *sum) {
 
 /* ---- Chunks and lanes ---- */
 
+/* A chunk's places: in order, each with all its units, all but its home with an alias. */
+static tarn_status check_places(const audit *sum, tarni_index index, uint32_t *n_zombies) {
+  const tarn_heap *heap = sum->heap;
+  const tarni_phys *chunk = &heap->chunks[index];
+  uint32_t n = 0, n_homes = 0;
+  for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
+    const uint32_t unit = at - 1;
+    TARN_TRY(compare("places out of order", 0,
+                     heap->places[unit].next != 0 && heap->places[unit].next <= at));
+    for (uint32_t i = unit; i < unit + chunk->n_units; i++) {
+      TARN_TRY(compare("the chunk of a unit", index, heap->units[i]));
+    }
+    const tarni_index alias = heap->places[unit].alias;
+    n_homes += unit == chunk->first_unit;
+    if (heap->unfinished == NULL) {
+      TARN_TRY(compare("aliases of a place", unit != chunk->first_unit, alias != 0));
+    }
+    if (alias != 0) {
+      TARN_TRY(compare("the size of an alias", tarni_chunk_bytes(heap, chunk),
+                       tarni_extent_at(heap, alias)->size));
+    }
+    n++;
+  }
+  TARN_TRY(compare("homes of a chunk", 1, n_homes));
+  *n_zombies = chunk->n_mapped - n;
+  return TARN_OK;
+}
+
+/* Every chunk that is mapped, or on its way out. */
+static tarn_status check_mapped(const audit *sum, uint64_t *bytes, uint64_t *n_idle) {
+  const tarn_heap *heap = sum->heap;
+  uint64_t n_zombies = 0, n_listed = 0, leaving = 0;
+  for (tarni_index index = 1; index < heap->n_chunks; index++) {
+    const tarni_phys *chunk = &heap->chunks[index];
+    uint32_t n = chunk->n_mapped;
+    if (chunk->places != 0) {
+      TARN_TRY(compare("chunks without a handle", 0, chunk->handle == 0 && !tarni_is_asleep(heap)));
+      TARN_TRY(compare("granules of a chunk in use", chunk->n_used, sum->granules[index]));
+      TARN_TRY(check_places(sum, index, &n));
+      *bytes += tarni_chunk_bytes(heap, chunk);
+      *n_idle += chunk->n_used == 0;
+    }
+    n_zombies += n;
+    leaving += chunk->is_leaving ? tarni_chunk_bytes(heap, chunk) : 0;
+  }
+  for (tarni_index i = heap->zombies; i != 0; i = heap->extents[i].link) {
+    n_listed += heap->extents[i].state == 0;
+  }
+  TARN_TRY(compare("mappings of zombies", n_listed, n_zombies));
+  return compare("bytes of chunks that leave", heap->leaving_bytes, leaving);
+}
+
 static tarn_status check_chunks(const audit *sum) {
   const tarn_heap *heap = sum->heap;
   uint64_t bytes = 0, n_idle = 0, n_listed = 0;
-  for (uint64_t unit = 0; unit < heap->size / heap->unit;) {
-    const tarni_index index = heap->units[unit];
-    const tarni_phys *chunk = &heap->chunks[index];
-    if (index != 0 && chunk->first_unit == unit) {
-      TARN_TRY(compare("chunks without a handle", 0, chunk->handle == 0 && !tarni_is_asleep(heap)));
-      TARN_TRY(compare("granules of a chunk in use", chunk->n_used, sum->granules[index]));
-      bytes += tarni_chunk_bytes(heap, chunk);
-      n_idle += chunk->n_used == 0;
-    }
-    const uint64_t end = unit + (index != 0 ? chunk->n_units : 1);
-    for (uint64_t i = unit; i < end; i++) {
-      TARN_TRY(compare("the chunk of a unit", index, heap->units[i]));
-    }
-    unit = end;
-  }
+  TARN_TRY(check_mapped(sum, &bytes, &n_idle));
   tarni_index older = 0;
   for (tarni_index i = heap->oldest_idle; i != 0; i = heap->chunks[i].newer) {
     TARN_TRY(compare("the list of idle chunks", older, heap->chunks[i].older));
@@ -319,7 +369,7 @@ static tarn_status check_chunks(const audit *sum) {
     TARN_TRY(compare("idle chunks", n_listed, n_idle));
   }
   return compare("bytes of chunks", heap->reserved_bytes + heap->asleep_bytes,
-                 bytes + sum->leaving + heap->quarantined_bytes);
+                 bytes + heap->leaving_bytes + heap->quarantined_bytes);
 }
 
 tarn_status tarni_audit_lanes(const tarn_heap *heap) {
@@ -367,13 +417,16 @@ static tarn_status check_all(audit *sum) {
   TARN_TRY(check_counts(sum));
   const tarn_heap_stats stats = tarni_stats_locked(heap);
   TARN_TRY(compare("bytes in slabs", heap->used_bytes, sum->used));
+  if (heap->unfinished == NULL) {
+    TARN_TRY(compare("aliases", heap->n_aliases, sum->n_aliases));
+  }
   TARN_TRY(compare("live bytes", stats.live_bytes, sum->live));
   TARN_TRY(compare("live blocks", stats.live_blocks, sum->live_blocks));
   if (heap->n_exact != 0) {
     TARN_TRY(compare("live bytes of exact scopes", heap->exact_live, sum->live));
   }
   return compare("physical bytes", stats.reserved_bytes - stats.captured_bytes + stats.asleep_bytes,
-                 sum->used + sum->free + sum->busy + sum->leaving + heap->quarantined_bytes);
+                 sum->used + sum->free + sum->busy + heap->leaving_bytes + heap->quarantined_bytes);
 }
 
 static tarn_status check_chunked_locked(tarn_heap *heap) {

@@ -57,6 +57,19 @@ void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, boo
   }
 }
 
+void tarni_chunks_rest_locked(tarn_heap *heap, uint64_t first_unit, uint64_t last_unit,
+                              const tarni_order *order) {
+  for (uint64_t unit = first_unit; unit <= last_unit;) {
+    const tarni_index index = heap->units[unit];
+    tarni_phys *chunk = &heap->chunks[index];
+    unit = chunk->first_unit + chunk->n_units; /* before it goes */
+    if (chunk->n_used == 0) {
+      chunk->order = *order;
+      tarni_place_return_locked(heap, index);
+    }
+  }
+}
+
 /* ---- Records ---- */
 
 tarni_index tarni_phys_take_locked(tarn_heap *heap) {
@@ -100,16 +113,25 @@ static tarni_index tree_first(tarn_heap *heap, uint32_t tree, const tarni_need *
   return tarni_extent_first_locked(heap, need->zone, tree, need->size, need->alignment);
 }
 
+/* The one with the lower address; 0 is none. */
+static tarni_index lower_of(const tarn_heap *heap, tarni_index a, tarni_index b) {
+  if (a == 0 || b == 0) {
+    return a | b;
+  }
+  return heap->extents[a].offset < heap->extents[b].offset ? a : b;
+}
+
+/* The lowest of all: a program that repeats itself is to find the same addresses again. */
 static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
   const tarni_index *trees = heap->zones[need->zone].trees;
-  tarni_index found = tree_first(heap, 1 + need->lane, need);
-  if (found == 0) {
-    found = tree_first(heap, 1 + TARNI_LANE_COMMON, need);
+  tarni_index found = lower_of(heap, tree_first(heap, 1 + need->lane, need),
+                               tree_first(heap, 1 + TARNI_LANE_COMMON, need));
+  for (tarni_index other = 1; other < heap->n_lanes; other++) {
+    if (other != need->lane && trees[1 + other] != 0) {
+      found = lower_of(heap, found, tree_find_met(heap, trees[1 + other], need));
+    }
   }
-  for (tarni_index other = 1; found == 0 && other < heap->n_lanes; other++) {
-    found = tree_find_met(heap, trees[1 + other], need);
-  }
-  return found != 0 ? found : tree_find_met(heap, trees[1 + heap->max_lanes], need);
+  return lower_of(heap, found, tree_find_met(heap, trees[1 + heap->max_lanes], need));
 }
 
 /* Takes a free extent and cuts it to size; what is left over stays free. 0: no record is left. */
@@ -271,16 +293,27 @@ static tarni_index zombie_take_locked(tarn_heap *heap) {
   return 0;
 }
 
-/* Unmaps a zombie, and releases its chunk where it has one. May be called again where it fails. */
+/* Unmaps a zombie, and releases its chunk where that is to go and this was its last mapping. May be
+ * called again where it fails. */
 static tarn_status zombie_empty(tarn_heap *heap, tarni_extent *extent) {
+  tarni_phys *chunk = &heap->chunks[extent->chunk];
   if (extent->state == 0) {
     TARN_TRY(tarni_port_unmap(heap->port, heap->base + extent->offset, extent->size));
     extent->state = 1;
+    chunk->n_mapped--;
   }
-  if (extent->chunk != 0) {
-    TARN_TRY(tarni_port_release(heap->port, heap->chunks[extent->chunk].handle));
+  if (chunk->is_leaving && chunk->n_mapped == 0) {
+    TARN_TRY(tarni_port_release(heap->port, chunk->handle));
+    chunk->handle = 0;
   }
   return TARN_OK;
+}
+
+static void chunk_released_locked(tarn_heap *heap, tarni_index index) {
+  const uint64_t bytes = tarni_chunk_bytes(heap, &heap->chunks[index]);
+  heap->reserved_bytes -= bytes;
+  heap->leaving_bytes -= bytes;
+  tarni_phys_give_locked(heap, index);
 }
 
 static tarn_status zombie_bury(tarn_heap *heap, tarni_index index) {
@@ -291,11 +324,10 @@ static tarn_status zombie_bury(tarn_heap *heap, tarni_index index) {
     extent->link = heap->zombies;
     heap->zombies = index;
   } else {
-    if (extent->chunk != 0) {
-      heap->reserved_bytes -= extent->size;
-      tarni_phys_give_locked(heap, extent->chunk);
-      extent->chunk = 0;
+    if (heap->chunks[extent->chunk].handle == 0) {
+      chunk_released_locked(heap, extent->chunk);
     }
+    extent->chunk = 0;
     extent->kind = TARNI_EXTENT_BUSY;
     tarni_extent_give_locked(heap, index, TARNI_EXTENT_VOID, NULL);
   }
@@ -324,6 +356,18 @@ static tarn_status zombies_fence(tarn_heap *heap) {
   return TARN_OK;
 }
 
+bool tarni_chunk_unalias_grow(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const bool has_any = tarni_aliases_drop_locked(heap);
+  tarni_lock_release(&heap->lock);
+  if (has_any) {
+    (void)zombies_fence(heap);
+    (void)tarni_fences_poll_grow(heap);
+    (void)tarni_chunk_reap_grow(heap);
+  }
+  return has_any;
+}
+
 /* ---- Trimming ---- */
 
 /* Makes a zombie of the oldest idle chunk, to be released with it. Returns its size; 0: none. */
@@ -339,29 +383,19 @@ static uint64_t trim_one_locked(tarn_heap *heap) {
       return 0;
     }
     tarni_idle_remove_locked(heap, index);
-    for (uint32_t i = 0; i < chunk->n_units; i++) {
-      heap->units[chunk->first_unit + i] = 0;
-    }
     tarni_extent_at(heap, zombie)->order = order;
-    tarni_extent_at(heap, zombie)->chunk = index;
-    tarni_zombie_add_locked(heap, zombie);
+    tarni_places_drop_locked(heap, index);
+    tarni_place_bury_locked(heap, index, zombie);
+    chunk->is_leaving = true;
+    heap->leaving_bytes += tarni_chunk_bytes(heap, chunk);
     return tarni_chunk_bytes(heap, chunk);
   }
   return 0;
 }
 
-/* What zombies still hold goes anyway. */
-static uint64_t leaving_locked(const tarn_heap *heap) {
-  uint64_t bytes = 0;
-  for (tarni_index index = heap->zombies; index != 0; index = heap->extents[index].link) {
-    bytes += heap->extents[index].chunk != 0 ? heap->extents[index].size : 0;
-  }
-  return bytes;
-}
-
 tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep) {
   tarni_lock_acquire(&heap->lock);
-  uint64_t held = heap->reserved_bytes - leaving_locked(heap);
+  uint64_t held = heap->reserved_bytes - heap->leaving_bytes; /* that goes anyway */
   for (uint64_t bytes = 1; held > keep && bytes != 0; held -= bytes) {
     bytes = trim_one_locked(heap);
   }
@@ -388,15 +422,15 @@ tarn_status tarni_chunks_close(tarn_heap *heap) {
   while (heap->zombies != 0) {
     tarni_extent *extent = tarni_extent_at(heap, heap->zombies);
     TARN_TRY(zombie_empty(heap, extent));
-    heap->chunks[extent->chunk].handle = 0; /* record 0, where it has none, is nobody's */
     heap->zombies = extent->link;
   }
   for (tarni_index index = 1; index < heap->n_chunks; index++) {
     tarni_phys *chunk = &heap->chunks[index];
-    if (chunk->handle != 0 && chunk->n_units != 0) {
-      TARN_TRY(tarni_port_unmap(heap->port, heap->base + tarni_chunk_start(heap, chunk),
+    while (chunk->handle != 0 && chunk->places != 0) {
+      const uint64_t unit = chunk->places - 1;
+      TARN_TRY(tarni_port_unmap(heap->port, heap->base + unit * heap->unit,
                                 tarni_chunk_bytes(heap, chunk)));
-      chunk->n_units = 0;
+      chunk->places = heap->places[unit].next;
     }
     if (chunk->handle != 0) {
       TARN_TRY(tarni_port_release(heap->port, chunk->handle));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a heap gets more room. A window of addresses is chosen that needs the least to be mapped:
- * free extents that the lane may use, with void addresses between or beside them. The void parts
- * get chunks: idle ones from elsewhere, oldest first, then new ones. A chunk moves without any wait
- * of the host: it is mapped at its new place and used there in stream order, and its old place
- * becomes a zombie.
+ * How a heap gets more room. A window of addresses is chosen that needs the least to be mapped, the
+ * lowest of these: free extents that the lane may use, aliases of idle chunks, with void addresses
+ * between or beside them. The void parts get chunks: idle ones from elsewhere, oldest first, then
+ * new ones. A chunk moves without any wait of the host: it is mapped at its new place and used
+ * there in stream order, and its old place becomes an alias (place.c).
  *
  * Three steps: plan under heap->lock (what is taken is BUSY then, out of everybody's sight), do it
  * with no lock but heap->grow, then commit or restore under heap->lock. A failure restores all that
@@ -17,48 +17,66 @@
 
 enum {
   GROW_MAX_CHUNK = 32 << 20, /* no chunk is larger than this many bytes, */
-  GROW_CHUNK_SHARE = 4096,   /* nor than this part of what the heap holds */
-  GROW_MAX_PIECES = 64,      /* extents that one window is made of */
+  GROW_CHUNK_SHARE = 1024,   /* nor than this part of what the heap holds */
   GROW_SLACK_SHARE = 256,    /* memory above the peak of use by this part is made, not moved */
 };
 
 typedef struct plan_piece {
   tarni_index extent;
-  tarni_extent_kind kind; /* what it was: FREE or VOID */
+  tarni_extent_kind kind; /* what it was: FREE, VOID or ALIAS */
   tarni_order order;
 } plan_piece;
 
 typedef struct plan_chunk {
-  tarni_index chunk;  /* its record */
-  tarni_index zombie; /* moved: its old place; 0: new */
-  uint32_t old_unit;
+  tarni_index chunk; /* its record */
+  tarni_index left;  /* moved: the extent at its old home; 0: new */
   uint32_t n_units;
   uint64_t offset; /* where it goes */
-  bool is_mapped;  /* there, too */
+  bool is_alias;   /* where it was mapped before */
+  bool is_mapped;  /* there, too, by this plan */
 } plan_chunk;
 
 typedef struct tarni_growth {
   struct tarni_growth *next; /* of those that could not be undone yet */
   tarni_index lane;
   bool may_move, may_steal;
-  bool is_short; /* no memory is made where some can be moved */
+  bool has_zombies; /* it left places for good */
+  bool is_short;    /* no memory is made where some can be moved */
+  uint32_t search;  /* its number: chunks that are refused bear it */
   uint32_t n_pieces;
   uint32_t n_chunks;
-  uint32_t n_moved;
-  uint32_t max_chunks;
+  uint32_t max_pieces, max_chunks;
   uint64_t start, end;  /* the window */
   uint64_t stuck_bytes; /* of new chunks that could not be released yet */
   tarni_order waits;    /* of the chunks that move */
-  plan_piece pieces[GROW_MAX_PIECES];
+  plan_piece *pieces;   /* behind the chunks */
   plan_chunk chunks[];
 } grow_plan;
 
 /* ---- Choosing the window ---- */
 
+static tarni_phys *alias_chunk(const tarn_heap *heap, const tarni_extent *alias) {
+  return &heap->chunks[heap->units[alias->offset / heap->unit]];
+}
+
+/* Whether the chunk behind an alias can come here, as far as can be told with a look at it. */
+static bool is_available(const tarn_heap *heap, const grow_plan *plan, const tarni_phys *chunk) {
+  return chunk->n_used == 0 && chunk->refused != plan->search &&
+         (plan->may_steal || tarni_order_is_met_locked(heap, &chunk->order, plan->lane));
+}
+
 static bool is_usable(const tarn_heap *heap, const grow_plan *plan, const tarni_extent *extent) {
   return extent->kind == TARNI_EXTENT_VOID ||
          (extent->kind == TARNI_EXTENT_FREE && !heap->is_fixed &&
-          tarni_order_is_met_locked(heap, &extent->order, plan->lane));
+          tarni_order_is_met_locked(heap, &extent->order, plan->lane)) ||
+         (extent->kind == TARNI_EXTENT_ALIAS &&
+          is_available(heap, plan, alias_chunk(heap, extent)));
+}
+
+static bool is_at_home(const tarn_heap *heap, const tarni_phys *chunk, uint64_t start,
+                       uint64_t end) {
+  return tarni_chunk_start(heap, chunk) < end &&
+         start < tarni_chunk_start(heap, chunk) + tarni_chunk_bytes(heap, chunk);
 }
 
 typedef struct window {
@@ -66,16 +84,33 @@ typedef struct window {
   tarni_index first; /* the extent that it begins in */
 } window;
 
-/* What a window of `size` bytes from `start`, which lies in the extent `first`, would need. */
-static bool window_try(const tarn_heap *heap, const grow_plan *plan, tarni_index first,
-                       uint64_t start, uint64_t size, window *best) {
+/* Whether the chunk behind an alias can be at one more place of the window: it is not in it yet. */
+static bool alias_fits(const tarn_heap *heap, const tarni_extent *alias, uint64_t start,
+                       uint64_t end) {
+  tarni_phys *chunk = alias_chunk(heap, alias);
+  if (chunk->stamp == heap->n_searches || is_at_home(heap, chunk, start, end)) {
+    return false;
+  }
+  chunk->stamp = heap->n_searches;
+  return true;
+}
+
+/* What a window of `size` bytes from `start`, which lies in the extent `first`, would need. Returns
+ * the extent that is in its way, and so in the way of all windows that begin before it; else 0. */
+static tarni_index window_try(tarn_heap *heap, const grow_plan *plan, tarni_index first,
+                              uint64_t start, uint64_t size, window *best) {
   const uint64_t end = start + size;
   uint64_t missing = 0;
   uint32_t n = 0;
+  heap->n_searches++;
   for (tarni_index i = first; i != 0 && heap->extents[i].offset < end; i = heap->extents[i].next) {
     const tarni_extent *extent = &heap->extents[i];
-    if (!is_usable(heap, plan, extent) || ++n > GROW_MAX_PIECES) {
-      return false;
+    if (!is_usable(heap, plan, extent)) {
+      return i;
+    }
+    if (++n > plan->max_pieces ||
+        (extent->kind == TARNI_EXTENT_ALIAS && !alias_fits(heap, extent, start, end))) {
+      return 0;
     }
     if (extent->kind == TARNI_EXTENT_VOID) {
       const uint64_t from = tarni_max(start, extent->offset);
@@ -83,68 +118,157 @@ static bool window_try(const tarn_heap *heap, const grow_plan *plan, tarni_index
       missing += tarni_align_up(to, heap->unit) - tarni_align_down(from, heap->unit);
     }
     if (missing >= best->missing) {
-      return false;
+      return 0;
     }
     if (extent->offset + extent->size >= end) {
       *best = (window){.start = start, .missing = missing, .first = first};
-      return true;
+      return 0;
     }
   }
-  return false; /* the zone ends before */
+  return 0; /* the zone ends before */
 }
 
-/* Windows that begin where a usable extent begins, and those that end where a free one ends. */
-static window window_best(const tarn_heap *heap, const grow_plan *plan, const tarni_need *need) {
-  const uint64_t size = need->size, alignment = need->alignment;
+/* The window that ends where the extent does, in a run of usable ones. */
+static void window_try_back(tarn_heap *heap, const grow_plan *plan, const tarni_need *need,
+                            const tarni_index run[2], window *best) {
+  const tarni_extent *last = &heap->extents[run[1]];
+  const uint64_t end = last->offset + last->size;
+  if (end < heap->extents[run[0]].offset + need->size) {
+    return;
+  }
+  const uint64_t start = tarni_align_down(end - need->size, need->alignment);
+  tarni_index from = run[1];
+  while (heap->extents[from].offset > start && from != run[0]) {
+    from = heap->extents[from].previous;
+  }
+  if (heap->extents[from].offset <= start) {
+    (void)window_try(heap, plan, from, start, need->size, best);
+  }
+}
+
+/* Windows that begin where a usable extent begins and, behind void addresses, those that end where
+ * a mapped one ends. */
+static window window_best(tarn_heap *heap, const grow_plan *plan, const tarni_need *need) {
   window best = {.missing = UINT64_MAX};
   tarni_index run = 0; /* first extent of the present run of usable ones */
-  for (tarni_index i = heap->zones[need->zone].head; i != 0; i = heap->extents[i].next) {
+  bool has_void = false;
+  for (tarni_index i = heap->zones[need->zone].head; i != 0 && best.missing != 0;) {
     const tarni_extent *extent = &heap->extents[i];
     if (!is_usable(heap, plan, extent)) {
       run = 0;
+      has_void = false;
+      i = extent->next;
       continue;
     }
     run = run != 0 ? run : i;
-    const uint64_t start = tarni_align_up(extent->offset, alignment);
-    if (start < extent->offset + extent->size) {
-      (void)window_try(heap, plan, i, start, size, &best);
+    const uint64_t start = tarni_align_up(extent->offset, need->alignment);
+    const tarni_index blocker = start < extent->offset + extent->size
+                                    ? window_try(heap, plan, i, start, need->size, &best)
+                                    : 0;
+    if (extent->kind == TARNI_EXTENT_VOID) {
+      has_void = true;
+    } else if (has_void) {
+      window_try_back(heap, plan, need, (tarni_index[2]){run, i}, &best);
     }
-    const uint64_t end = extent->offset + extent->size;
-    const tarni_extent *first = &heap->extents[run];
-    if (extent->kind == TARNI_EXTENT_FREE && end >= first->offset + size) {
-      const uint64_t back = tarni_align_down(end - size, alignment);
-      tarni_index from = i;
-      while (heap->extents[from].offset > back && from != run) {
-        from = heap->extents[from].previous;
-      }
-      if (heap->extents[from].offset <= back) {
-        (void)window_try(heap, plan, from, back, size, &best);
-      }
-    }
+    i = blocker != 0 && !has_void ? blocker : extent->next;
   }
   return best;
 }
 
-/* Takes the window's extents; void ones are cut to the units that the window touches. */
+/* Takes an extent of the window, cut to it; a void one to the units that the window touches. */
+static bool piece_take(tarn_heap *heap, grow_plan *plan, tarni_index index) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  const plan_piece piece = {
+      .extent = index, .kind = (tarni_extent_kind)extent->kind, .order = extent->order};
+  if (piece.kind == TARNI_EXTENT_ALIAS) {
+    extent->kind = TARNI_EXTENT_BUSY;
+  } else {
+    const uint64_t unit = piece.kind == TARNI_EXTENT_VOID ? heap->unit : TARNI_GRANULE;
+    const uint64_t from = tarni_max(tarni_align_down(plan->start, unit), extent->offset);
+    const uint64_t to = tarni_min(tarni_align_up(plan->end, unit), extent->offset + extent->size);
+    tarni_extent_take_locked(heap, index);
+    if (!tarni_extent_cut_locked(heap, index, from, to - from)) {
+      tarni_extent_give_locked(heap, index, piece.kind, &piece.order);
+      return false;
+    }
+  }
+  plan->pieces[plan->n_pieces++] = piece;
+  return true;
+}
+
 static bool window_take(tarn_heap *heap, grow_plan *plan, const window *chosen, uint64_t size) {
   plan->start = chosen->start;
   plan->end = chosen->start + size;
   for (tarni_index i = chosen->first; i != 0 && heap->extents[i].offset < plan->end;) {
-    tarni_extent *extent = tarni_extent_at(heap, i);
-    const plan_piece piece = {
-        .extent = i, .kind = (tarni_extent_kind)extent->kind, .order = extent->order};
-    const uint64_t from = tarni_max(tarni_align_down(plan->start, heap->unit), extent->offset);
-    const uint64_t to =
-        tarni_min(tarni_align_up(plan->end, heap->unit), extent->offset + extent->size);
-    tarni_extent_take_locked(heap, i);
-    if (piece.kind == TARNI_EXTENT_VOID && !tarni_extent_cut_locked(heap, i, from, to - from)) {
-      tarni_extent_give_locked(heap, i, TARNI_EXTENT_VOID, NULL);
+    if (!piece_take(heap, plan, i)) {
       return false;
     }
-    plan->pieces[plan->n_pieces++] = piece;
     i = tarni_extent_at(heap, i)->next;
   }
   return true;
+}
+
+/* ---- Taking chunks ---- */
+
+/* Plans that an idle chunk goes to `offset`. False: it cannot leave where it is. */
+static bool plan_move_locked(tarn_heap *heap, grow_plan *plan, tarni_index index, uint64_t offset) {
+  const tarni_phys *chunk = &heap->chunks[index];
+  tarni_order order;
+  tarni_order waits = plan->waits;
+  if (plan->n_chunks == plan->max_chunks || is_at_home(heap, chunk, plan->start, plan->end) ||
+      !tarni_chunk_may_leave_locked(heap, chunk, plan->lane, plan->may_steal, &order) ||
+      !tarni_order_unite(&waits, &order)) {
+    return false;
+  }
+  const tarni_index left = tarni_chunk_isolate_locked(heap, chunk);
+  if (left == 0) {
+    return false;
+  }
+  plan->waits = waits;
+  plan->chunks[plan->n_chunks++] =
+      (plan_chunk){.chunk = index, .left = left, .n_units = chunk->n_units, .offset = offset};
+  tarni_idle_remove_locked(heap, index);
+  return true;
+}
+
+/* The chunks behind the window's aliases come there. False: one of them cannot, and is refused. */
+static bool plan_aliases_locked(tarn_heap *heap, grow_plan *plan) {
+  for (uint32_t i = 0; i < plan->n_pieces; i++) {
+    if (plan->pieces[i].kind == TARNI_EXTENT_ALIAS) {
+      const tarni_extent *alias = tarni_extent_at(heap, plan->pieces[i].extent);
+      const tarni_index index = heap->units[alias->offset / heap->unit];
+      if (!plan_move_locked(heap, plan, index, alias->offset)) {
+        heap->chunks[index].refused = plan->search;
+        return false;
+      }
+      plan->chunks[plan->n_chunks - 1].is_alias = true;
+    }
+  }
+  return true;
+}
+
+/* Everything that the plan took goes back to where it was. */
+static void plan_restore_locked(tarn_heap *heap, grow_plan *plan) {
+  for (uint32_t i = 0; i < plan->n_chunks; i++) {
+    const plan_chunk *planned = &plan->chunks[i];
+    if (planned->left != 0) {
+      const tarni_order order = tarni_extent_at(heap, planned->left)->order;
+      tarni_extent_give_locked(heap, planned->left, TARNI_EXTENT_FREE, &order);
+      tarni_idle_add_locked(heap, planned->chunk);
+    } else {
+      tarni_phys_give_locked(heap, planned->chunk);
+    }
+  }
+  for (uint32_t i = 0; i < plan->n_pieces; i++) {
+    const plan_piece *piece = &plan->pieces[i];
+    if (piece->kind == TARNI_EXTENT_ALIAS) {
+      tarni_extent_at(heap, piece->extent)->kind = TARNI_EXTENT_ALIAS;
+    } else {
+      tarni_extent_give_locked(heap, piece->extent, piece->kind, &piece->order);
+    }
+  }
+  plan->n_chunks = plan->n_pieces = 0;
+  plan->waits = (tarni_order){0};
 }
 
 static tarn_status addresses_fail(const tarn_heap *heap, uint64_t size) {
@@ -160,46 +284,44 @@ static tarn_status records_fail(const tarn_heap *heap) {
 }
 
 static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
-  const window chosen = window_best(heap, plan, need);
-  if (chosen.missing == UINT64_MAX) {
-    return addresses_fail(heap, need->size);
+  plan->search = ++heap->n_searches;
+  for (;;) {
+    const window chosen = window_best(heap, plan, need);
+    if (chosen.missing == UINT64_MAX) {
+      return addresses_fail(heap, need->size);
+    }
+    if (!window_take(heap, plan, &chosen, need->size)) {
+      return records_fail(heap);
+    }
+    if (plan_aliases_locked(heap, plan)) {
+      return TARN_OK;
+    }
+    plan_restore_locked(heap, plan);
   }
-  return window_take(heap, plan, &chosen, need->size) ? TARN_OK : records_fail(heap);
 }
 
 /* ---- Choosing the chunks ---- */
 
-static bool is_in_window(const tarn_heap *heap, const grow_plan *plan, const tarni_phys *chunk) {
-  return tarni_chunk_start(heap, chunk) < plan->end &&
-         plan->start < tarni_chunk_start(heap, chunk) + tarni_chunk_bytes(heap, chunk);
+/* Whether a chunk has served small blocks. */
+static bool is_small(const tarn_heap *heap, const tarni_phys *chunk) {
+  return (chunk->places - 1) * heap->unit < heap->small_end;
 }
 
-/* Plans to move idle chunks into [offset, end), oldest first. Returns where it got to. */
+/* Plans to move idle chunks into [offset, end), oldest first. Returns where it got to. Chunks that
+ * have served small blocks will again: large blocks take them last. */
 static uint64_t plan_moves_locked(tarn_heap *heap, grow_plan *plan, uint64_t offset, uint64_t end) {
-  for (tarni_index index = heap->oldest_idle; index != 0 && offset < end;) {
-    tarni_phys *chunk = &heap->chunks[index];
-    const tarni_index next = chunk->newer;
-    tarni_order order;
-    tarni_order waits = plan->waits;
-    if (tarni_chunk_bytes(heap, chunk) <= end - offset && !is_in_window(heap, plan, chunk) &&
-        plan->n_chunks < plan->max_chunks &&
-        tarni_chunk_may_leave_locked(heap, chunk, plan->lane, plan->may_steal, &order) &&
-        tarni_order_unite(&waits, &order)) {
-      const tarni_index zombie = tarni_chunk_isolate_locked(heap, chunk);
-      if (zombie == 0) {
-        return offset;
+  const bool is_large = plan->start >= heap->small_end;
+  for (int round = 0; round < (is_large ? 2 : 1); round++) {
+    for (tarni_index index = heap->oldest_idle; index != 0 && offset < end;) {
+      const tarni_phys *chunk = &heap->chunks[index];
+      const uint64_t bytes = tarni_chunk_bytes(heap, chunk);
+      const tarni_index next = chunk->newer;
+      const bool is_due = !is_large || is_small(heap, chunk) == (round == 1);
+      if (is_due && bytes <= end - offset && plan_move_locked(heap, plan, index, offset)) {
+        offset += bytes;
       }
-      plan->waits = waits;
-      plan->chunks[plan->n_chunks++] = (plan_chunk){.chunk = index,
-                                                    .zombie = zombie,
-                                                    .old_unit = chunk->first_unit,
-                                                    .n_units = chunk->n_units,
-                                                    .offset = offset};
-      plan->n_moved++;
-      tarni_idle_remove_locked(heap, index);
-      offset += tarni_chunk_bytes(heap, chunk);
+      index = next;
     }
-    index = next;
   }
   return offset;
 }
@@ -283,13 +405,16 @@ static tarn_status plan_perform(tarn_heap *heap, grow_plan *plan) {
   TARN_TRY(tarni_order_wait_grow(heap, &plan->waits, plan->lane));
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
     const plan_chunk *planned = &plan->chunks[i];
-    if (planned->zombie == 0) {
+    if (planned->left == 0) {
       TARN_TRY(tarni_port_create(heap->port, planned->n_units * heap->unit,
                                  &heap->chunks[planned->chunk].handle));
     }
   }
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
     plan_chunk *planned = &plan->chunks[i];
+    if (planned->is_alias) {
+      continue;
+    }
     TARN_TRY(tarni_port_map(heap->port, heap->base + planned->offset, planned->n_units * heap->unit,
                             heap->chunks[planned->chunk].handle));
     planned->is_mapped = true;
@@ -317,32 +442,14 @@ static tarn_status plan_undo(tarn_heap *heap, grow_plan *plan) {
       status = tarni_port_unmap(heap->port, heap->base + planned->offset, bytes);
       planned->is_mapped = status != TARN_OK;
     }
-    if (status == TARN_OK && planned->zombie == 0 && chunk->handle != 0) {
+    if (status == TARN_OK && planned->left == 0 && chunk->handle != 0) {
       status = tarni_port_release(heap->port, chunk->handle);
       chunk->handle = status == TARN_OK ? 0 : chunk->handle;
     }
-    plan->stuck_bytes += planned->zombie == 0 && status != TARN_OK ? bytes : 0;
+    plan->stuck_bytes += planned->left == 0 && status != TARN_OK ? bytes : 0;
     result = result == TARN_OK ? status : result;
   }
   return result;
-}
-
-/* Everything that the plan took goes back to where it was. */
-static void plan_restore_locked(tarn_heap *heap, grow_plan *plan) {
-  for (uint32_t i = 0; i < plan->n_chunks; i++) {
-    const plan_chunk *planned = &plan->chunks[i];
-    if (planned->zombie != 0) {
-      const tarni_order order = tarni_extent_at(heap, planned->zombie)->order;
-      tarni_extent_give_locked(heap, planned->zombie, TARNI_EXTENT_FREE, &order);
-      tarni_idle_add_locked(heap, planned->chunk);
-    } else {
-      tarni_phys_give_locked(heap, planned->chunk);
-    }
-  }
-  for (uint32_t i = 0; i < plan->n_pieces; i++) {
-    const plan_piece *piece = &plan->pieces[i];
-    tarni_extent_give_locked(heap, piece->extent, piece->kind, &piece->order);
-  }
 }
 
 /* The plan failed: it is undone and gone, or kept for a later try. The error stays the first. */
@@ -386,21 +493,21 @@ tarn_status tarni_grow_reap_grow(tarn_heap *heap) {
   return TARN_OK;
 }
 
-static void chunk_settle_locked(tarn_heap *heap, const plan_chunk *planned) {
+static void chunk_settle_locked(tarn_heap *heap, grow_plan *plan, const plan_chunk *planned) {
   tarni_phys *chunk = &heap->chunks[planned->chunk];
-  for (uint32_t i = 0; planned->zombie != 0 && i < planned->n_units; i++) {
-    heap->units[planned->old_unit + i] = 0;
-  }
-  chunk->first_unit = (uint32_t)(planned->offset / heap->unit);
-  for (uint32_t i = 0; i < planned->n_units; i++) {
-    heap->units[chunk->first_unit + i] = planned->chunk;
+  const uint32_t unit = (uint32_t)(planned->offset / heap->unit);
+  if (planned->is_alias) {
+    tarni_place_enter_locked(heap, planned->chunk, unit);
+  } else {
+    tarni_place_add_locked(heap, planned->chunk, unit);
+    chunk->first_unit = unit;
   }
   tarni_idle_add_locked(heap, planned->chunk);
-  if (planned->zombie != 0) {
-    tarni_zombie_add_locked(heap, planned->zombie);
-    heap->moved_chunks++;
-  } else {
+  if (planned->left == 0) {
     heap->reserved_bytes += planned->n_units * heap->unit;
+  } else {
+    plan->has_zombies |= !tarni_place_leave_locked(heap, planned->chunk, planned->left);
+    heap->moved_chunks += !planned->is_alias;
   }
 }
 
@@ -418,7 +525,7 @@ static bool plan_is_complete_locked(const tarn_heap *heap, const grow_plan *plan
 /* The plan has worked: chunks are where they are, and the window is one BUSY extent. */
 static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
-    chunk_settle_locked(heap, &plan->chunks[i]);
+    chunk_settle_locked(heap, plan, &plan->chunks[i]);
   }
   heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, tarni_held_bytes_locked(heap));
   heap->recent_reserved_peak = tarni_max(heap->recent_reserved_peak, heap->reserved_bytes);
@@ -434,6 +541,9 @@ static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
     (void)tarni_order_add(&extent->order, plan->lane, tarni_ticket_locked(heap, plan->lane));
   }
   extent->tree = tarni_tree_of(heap, &extent->order);
+  for (uint32_t i = 0; i < plan->n_chunks; i++) {
+    heap->chunks[plan->chunks[i].chunk].order = extent->order;
+  }
   return whole;
 }
 
@@ -458,7 +568,7 @@ static tarn_status plan_run(tarn_heap *heap, grow_plan *plan, tarn_status planne
   tarni_lock_acquire(&heap->lock);
   *whole = plan_commit_locked(heap, plan);
   tarni_lock_release(&heap->lock);
-  if (plan->n_moved != 0) {
+  if (plan->has_zombies) {
     /* So that the old places can be seen to be complete. If it fails they stay zombies. */
     (void)tarni_order_fence_grow(heap, &plan->waits);
   }
@@ -467,12 +577,12 @@ static tarn_status plan_run(tarn_heap *heap, grow_plan *plan, tarn_status planne
 
 /* ---- Growing ---- */
 
-/* Each chunk of a plan covers a unit of the window at least, which touches two more than it fills.
- */
+/* Each chunk of a plan covers a unit of the window at least, which touches two more than it fills;
+ * so does each alias, and between two of them may be something else. */
 static tarn_status plan_make(const tarn_heap *heap, tarni_index lane, uint64_t size,
                              grow_plan **plan) {
-  const uint64_t n = size / heap->unit + 3;
-  *plan = calloc(1, sizeof(**plan) + n * sizeof((*plan)->chunks[0]));
+  const uint64_t n = size / heap->unit + 3, n_pieces = 2 * n + 64;
+  *plan = calloc(1, sizeof(**plan) + n * sizeof(plan_chunk) + n_pieces * sizeof(plan_piece));
   if (*plan == NULL) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
                       "no host memory to plan the growth of the heap by %llu bytes",
@@ -480,6 +590,8 @@ static tarn_status plan_make(const tarn_heap *heap, tarni_index lane, uint64_t s
   }
   (*plan)->lane = lane;
   (*plan)->max_chunks = (uint32_t)n;
+  (*plan)->max_pieces = (uint32_t)n_pieces;
+  (*plan)->pieces = (plan_piece *)(void *)&(*plan)->chunks[n];
   return TARN_OK;
 }
 

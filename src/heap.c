@@ -16,7 +16,8 @@ enum {
   HEAP_MAX_EXTENTS = 1 << 22,
   HEAP_MAX_LANES = 1024,
   HEAP_USES_BUCKETS = 4096,
-  HEAP_OVERSIZE = 4, /* addresses reserved, as a multiple of the device's memory */
+  HEAP_OVERSIZE = 16,   /* addresses reserved, as a multiple of the device's memory, */
+  HEAP_SMALL_TIMES = 2, /* of these for small blocks */
 };
 
 /* Offsets of small blocks, in units of their alignment, and one more fit into 32 bits. */
@@ -51,12 +52,13 @@ static bool metadata_open(tarn_heap *heap) {
   heap->links = tarni_sparse_make((heap->small_end >> 8) * sizeof(*heap->links));
   heap->pages = tarni_sparse_make(n_pages(heap) * sizeof(*heap->pages));
   heap->units = tarni_sparse_make(n_units(heap) * sizeof(*heap->units));
+  heap->places = tarni_sparse_make(n_units(heap) * sizeof(*heap->places));
   heap->extents = tarni_sparse_make(heap->max_extents * sizeof(*heap->extents));
   heap->chunks = tarni_sparse_make(heap->max_chunks * sizeof(*heap->chunks));
   heap->n_chunks = 1;
   return heap->states != NULL && heap->links != NULL && heap->pages != NULL &&
-         heap->units != NULL && heap->extents != NULL && heap->chunks != NULL &&
-         tarni_extents_open(heap);
+         heap->units != NULL && heap->places != NULL && heap->extents != NULL &&
+         heap->chunks != NULL && tarni_extents_open(heap);
 }
 
 static void metadata_close(tarn_heap *heap) {
@@ -68,6 +70,7 @@ static void metadata_close(tarn_heap *heap) {
   tarni_sparse_free(heap->links, (heap->small_end >> 8) * sizeof(*heap->links));
   tarni_sparse_free(heap->pages, n_pages(heap) * sizeof(*heap->pages));
   tarni_sparse_free(heap->units, n_units(heap) * sizeof(*heap->units));
+  tarni_sparse_free(heap->places, n_units(heap) * sizeof(*heap->places));
   tarni_sparse_free(heap->extents, heap->max_extents * sizeof(*heap->extents));
   tarni_sparse_free(heap->chunks, heap->max_chunks * sizeof(*heap->chunks));
 }
@@ -85,7 +88,9 @@ static tarn_status addresses_reserve(tarn_heap *heap) {
       break;
     }
   }
-  heap->small_end = tarni_align_down(tarni_min(heap->size / 2, small_max_bytes), heap->unit);
+  const uint64_t small =
+      tarni_min(tarni_min(heap->size / 2, total * HEAP_SMALL_TIMES), small_max_bytes);
+  heap->small_end = tarni_align_down(small, heap->unit);
   return status;
 }
 

@@ -116,8 +116,13 @@ tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need);
 /* The same among what other lanes have freed, with the wait that it takes. */
 tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
 void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used);
+/* Memory on these units was given back in that order: chunks that are idle now go home. */
+void tarni_chunks_rest_locked(tarn_heap *heap, uint64_t first_unit, uint64_t last_unit,
+                              const tarni_order *order);
 /* Unmaps what chunks have left, where that is complete by now. */
 tarn_status tarni_chunk_reap_grow(tarn_heap *heap);
+/* Drops all mappings but the chunks' homes, as far as they are out of use. False: there is none. */
+bool tarni_chunk_unalias_grow(tarn_heap *heap);
 /* Gives idle chunks back to the device until at most `keep` bytes are held. */
 tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep);
 /* Gives all chunks back, whatever is on them. May be called again where it fails. */
@@ -141,6 +146,23 @@ static inline uint64_t tarni_chunk_start(const tarn_heap *heap, const tarni_phys
 static inline uint64_t tarni_chunk_bytes(const tarn_heap *heap, const tarni_phys *chunk) {
   return chunk->n_units * heap->unit;
 }
+
+/* ---- place.c: where chunks are mapped ---- */
+/* A chunk is mapped at one more place. */
+void tarni_place_add_locked(tarn_heap *heap, tarni_index index, uint32_t unit);
+/* A place of a chunk is none any more; nothing is unmapped. */
+void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit);
+/* A chunk has left its home, the BUSY extent `left`, which becomes an ALIAS; false: a zombie. */
+bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index left);
+/* The same for good: it becomes a zombie. */
+void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index left);
+/* The chunk's home is at an ALIAS from now on; its extent is the caller's. */
+void tarni_place_enter_locked(tarn_heap *heap, tarni_index index, uint32_t unit);
+/* An idle chunk goes to its lowest place. */
+void tarni_place_return_locked(tarn_heap *heap, tarni_index index);
+/* Makes zombies of all ALIAS extents of a chunk, or of the heap; false: there are none. */
+void tarni_places_drop_locked(tarn_heap *heap, tarni_index index);
+bool tarni_aliases_drop_locked(tarn_heap *heap);
 
 /* ---- grow.c: more room ---- */
 /* Maps what is missing: idle chunks from elsewhere, then new ones. */

@@ -109,8 +109,13 @@ static tarn_status try_steal(shortage *at) {
   return keep_cause(at, tarni_chunk_steal_grow(at->heap, at->need, &at->extent));
 }
 
+/* Where addresses are short, those come back that chunks are mapped at but not used. */
 static tarn_status try_grow(shortage *at, bool may_steal) {
-  return keep_cause(at, tarni_grow(at->heap, at->need, may_steal, &at->extent));
+  tarn_status status = tarni_grow(at->heap, at->need, may_steal, &at->extent);
+  if (status == TARN_ADDRESS_SPACE && tarni_chunk_unalias_grow(at->heap)) {
+    status = tarni_grow(at->heap, at->need, may_steal, &at->extent);
+  }
+  return keep_cause(at, status);
 }
 
 /* A bin of another lane with blocks of the class, taken out of sight, and the order that they are

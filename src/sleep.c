@@ -341,9 +341,7 @@ static void idle_forget_locked(tarn_heap *heap, const tarni_nap *nap) {
       return;
     }
     tarni_idle_remove_locked(heap, index);
-    for (uint32_t i = 0; i < chunk->n_units; i++) {
-      heap->units[chunk->first_unit + i] = 0;
-    }
+    tarni_place_remove_locked(heap, index, chunk->first_unit);
     heap->asleep_bytes -= tarni_chunk_bytes(heap, chunk);
     tarni_phys_give_locked(heap, index);
     tarni_extent_give_locked(heap, extent, TARNI_EXTENT_VOID, NULL);
@@ -463,6 +461,7 @@ static tarn_status sleep_prepare_grow(tarn_heap *heap, tarn_sleep_content conten
   }
   TARN_TRY(device_await_all(heap, nap));
   collect_complete(heap);
+  (void)tarni_chunk_unalias_grow(heap); /* each chunk is mapped at one place then */
   TARN_TRY(tarni_chunk_trim_grow(heap, 0));
   TARN_TRY(nap_prepare(heap, nap, content));
   tarni_lock_acquire(&heap->lock);

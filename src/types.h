@@ -10,6 +10,7 @@
  *   slab      an extent cut into equal blocks; a large block is a slab of one
  *   lane      what the heap knows about one stream: its fences, and the blocks it has freed
  *   ticket    the how-manieth giving-back of a lane. A fence with ticket T proves all up to T.
+ *   place     addresses where a chunk is mapped; its home is the one where it is used
  *   order     lanes and tickets that must be complete before some memory is used by others
  *   cache     one thread's store of free blocks of one lane
  *   fixed     of a heap: its memory is the host's, registered chunk by chunk. Chunks stay where
@@ -68,6 +69,7 @@ typedef enum tarni_extent_kind {
   TARNI_EXTENT_VOID,       /* free addresses, nothing mapped */
   TARNI_EXTENT_FREE,       /* mapped, free; in the tree of its order */
   TARNI_EXTENT_SLAB,       /* mapped, cut into blocks */
+  TARNI_EXTENT_ALIAS,      /* mapped to a chunk whose home is elsewhere (place.c) */
   TARNI_EXTENT_ZOMBIE,     /* a chunk has left; to be unmapped when its order is complete */
   TARNI_EXTENT_BUSY,       /* taken out of the trees by a thread that is at work on it */
 } tarni_extent_kind;
@@ -90,9 +92,9 @@ typedef struct tarni_extent {
   uint64_t largest; /* size of the largest extent below this node */
   /* ZOMBIE, unused: */
   tarni_index link;
-  tarni_index chunk; /* ZOMBIE: a chunk to be released after the unmapping, or 0 */
+  tarni_index chunk; /* ZOMBIE: the chunk that is still mapped there */
   uint32_t n_seen;   /* SLAB: free blocks counted while collecting */
-  tarni_order order; /* FREE, ZOMBIE */
+  tarni_order order; /* FREE, ALIAS, ZOMBIE */
 } tarni_extent;
 
 typedef enum tarni_block_state { TARNI_BLOCK_FREE = 0, TARNI_BLOCK_LIVE = 1 } tarni_block_state;
@@ -101,11 +103,21 @@ typedef enum tarni_block_state { TARNI_BLOCK_FREE = 0, TARNI_BLOCK_LIVE = 1 } ta
 
 typedef struct tarni_phys {
   tarni_chunk handle;
-  uint32_t first_unit; /* where it is mapped */
+  uint32_t first_unit; /* its home */
   uint32_t n_units;
+  uint32_t places;   /* the first unit of the lowest place + 1; 0: it is being made, or goes */
+  uint32_t n_mapped; /* lock DRIVER: places, and zombies that are still mapped to it */
+  uint32_t stamp, refused;  /* of the search that has seen it, and of the one that cannot use it */
+  bool is_leaving;          /* to be released once it is mapped nowhere */
   uint32_t n_used;          /* granules of it that are in slabs; 0: idle */
   tarni_index newer, older; /* idle: the list by age; unused: newer links the free records */
+  tarni_order order;        /* idle: about what its memory waits for; the extents know exactly */
 } tarni_phys;
+
+typedef struct tarni_place { /* by the first unit of a place */
+  uint32_t next;             /* of the same chunk, the next higher one: its first unit + 1, or 0 */
+  tarni_index alias;         /* the ALIAS extent, where the chunk's home is elsewhere */
+} tarni_place;
 
 /* What an allocation needs: room for a slab or a large block. */
 typedef struct tarni_need {
@@ -329,7 +341,8 @@ struct tarn_heap {
   uint8_t *states;    /* a byte for each 256 of the small zone: tarni_small_state */
   uint32_t *links;    /* likewise a word: the next block of a bin */
   tarni_index *pages; /* for each granule of the heap the extent of a slab, else 0 */
-  tarni_index *units; /* for each unit the chunk mapped there, else 0 */
+  tarni_index *units; /* for each unit the chunk that has a place there, else 0 */
+  tarni_place *places;
   tarni_extent *extents;
   tarni_phys *chunks;
   uint32_t max_extents, max_chunks, max_lanes;
@@ -342,7 +355,10 @@ struct tarn_heap {
   tarni_index free_extent, free_chunk;
   tarni_index oldest_idle, newest_idle;
   tarni_index zombies;
-  tarni_uses **uses; /* hash table of live blocks with uses */
+  uint32_t n_aliases;
+  uint32_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
+  uint64_t leaving_bytes; /* of chunks that are to be released; part of reserved_bytes */
+  tarni_uses **uses;      /* hash table of live blocks with uses */
   uint32_t n_uses, uses_capacity;
   tarni_uses *pending;             /* freed blocks with uses */
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Places: the addresses where a chunk is mapped. Mapping costs tens of microseconds and addresses
+ * cost nothing, so a chunk that moves stays mapped where it was. It is used at one place at a time,
+ * its home; at each of the others lies an ALIAS extent, which becomes usable again, with no driver
+ * call, whenever the chunk is idle.
+ *
+ * An idle chunk goes to its lowest place. So a program that repeats itself finds each time the same
+ * memory at the same addresses, and the windows that were once mapped for it: the driver is called
+ * until all windows are there, and no more.
+ *
+ * What a chunk's memory must wait for (its order) goes with it. An ALIAS keeps the order in which
+ * it was left: its mapping may be dropped once that is complete, whatever the chunk does elsewhere.
+ *
+ * Everything is under heap->lock, but for n_mapped, which is under heap->grow. */
+#include "base/bits.h"
+#include "internal.h"
+
+enum { PLACE_MAX_ALIASES = 65536 }; /* in a heap; beyond, a place that is left is unmapped */
+
+/* ---- The list of a chunk's places, lowest first ---- */
+
+static void units_set(tarn_heap *heap, const tarni_phys *chunk, uint32_t unit, tarni_index value) {
+  for (uint32_t i = 0; i < chunk->n_units; i++) {
+    heap->units[unit + i] = value;
+  }
+}
+
+static uint32_t *place_link(tarn_heap *heap, tarni_phys *chunk, uint32_t unit) {
+  uint32_t *link = &chunk->places;
+  while (*link != 0 && *link - 1 < unit) {
+    link = &heap->places[*link - 1].next;
+  }
+  return link;
+}
+
+void tarni_place_add_locked(tarn_heap *heap, tarni_index index, uint32_t unit) {
+  tarni_phys *chunk = &heap->chunks[index];
+  uint32_t *link = place_link(heap, chunk, unit);
+  heap->places[unit] = (tarni_place){.next = *link};
+  *link = unit + 1;
+  chunk->n_mapped++;
+  units_set(heap, chunk, unit, index);
+}
+
+void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit) {
+  tarni_phys *chunk = &heap->chunks[index];
+  uint32_t *link = place_link(heap, chunk, unit);
+  tarn_assert(*link == unit + 1 && "a place is in its chunk's list");
+  *link = heap->places[unit].next;
+  heap->places[unit] = (tarni_place){0};
+  units_set(heap, chunk, unit, 0);
+}
+
+/* ---- Leaving and entering ---- */
+
+void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
+  tarni_extent *extent = tarni_extent_at(heap, left);
+  tarni_place_remove_locked(heap, index, (uint32_t)(extent->offset / heap->unit));
+  extent->chunk = index;
+  tarni_zombie_add_locked(heap, left);
+}
+
+bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
+  if (heap->n_aliases >= PLACE_MAX_ALIASES) {
+    tarni_place_bury_locked(heap, index, left);
+    return false;
+  }
+  tarni_extent *extent = tarni_extent_at(heap, left);
+  tarn_assert(extent->kind == TARNI_EXTENT_BUSY);
+  extent->kind = TARNI_EXTENT_ALIAS;
+  heap->places[extent->offset / heap->unit].alias = left;
+  heap->n_aliases++;
+  return true;
+}
+
+void tarni_place_enter_locked(tarn_heap *heap, tarni_index index, uint32_t unit) {
+  tarn_assert(heap->units[unit] == index && heap->places[unit].alias != 0);
+  heap->places[unit].alias = 0;
+  heap->n_aliases--;
+  heap->chunks[index].first_unit = unit;
+}
+
+void tarni_place_return_locked(tarn_heap *heap, tarni_index index) {
+  tarni_phys *chunk = &heap->chunks[index];
+  const uint32_t lowest = chunk->places - 1;
+  tarni_order order;
+  if (chunk->n_used != 0 || lowest == chunk->first_unit ||
+      !tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order)) {
+    return;
+  }
+  const tarni_index left = tarni_chunk_isolate_locked(heap, chunk);
+  if (left == 0) {
+    return; /* no record is left: it stays where it is */
+  }
+  const tarni_index entered = heap->places[lowest].alias;
+  tarni_place_enter_locked(heap, index, lowest);
+  (void)tarni_place_leave_locked(heap, index, left);
+  tarni_extent_at(heap, entered)->kind = TARNI_EXTENT_BUSY;
+  tarni_extent_give_locked(heap, entered, TARNI_EXTENT_FREE, &order);
+}
+
+/* ---- Dropping ---- */
+
+void tarni_places_drop_locked(tarn_heap *heap, tarni_index index) {
+  const tarni_phys *chunk = &heap->chunks[index];
+  for (uint32_t at = chunk->places; at != 0;) {
+    const uint32_t unit = at - 1;
+    const tarni_index alias = heap->places[unit].alias;
+    at = heap->places[unit].next;
+    if (alias != 0) {
+      heap->n_aliases--;
+      tarni_place_bury_locked(heap, index, alias);
+    }
+  }
+}
+
+bool tarni_aliases_drop_locked(tarn_heap *heap) {
+  const uint32_t n = heap->n_aliases;
+  for (tarni_index index = 1; index < heap->n_chunks && heap->n_aliases != 0; index++) {
+    if (heap->chunks[index].places != 0) {
+      tarni_places_drop_locked(heap, index);
+    }
+  }
+  return n != 0;
+}
