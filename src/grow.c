@@ -16,9 +16,10 @@
 #include "internal.h"
 
 enum {
-  GROW_MAX_CHUNK = 32 << 20, /* no chunk is larger than this many bytes, */
-  GROW_CHUNK_SHARE = 1024,   /* nor than this part of what the heap holds */
-  GROW_SLACK_SHARE = 256,    /* memory above the peak of use by this part is made, not moved */
+  GROW_MAX_CHUNK = 32 << 20,  /* no chunk is larger than this many bytes, */
+  GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds */
+  GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
+  GROW_SLACK_SHARE = 256,     /* memory above the peak of use by this part is made, not moved */
 };
 
 typedef struct plan_piece {
@@ -40,9 +41,10 @@ typedef struct tarni_growth {
   struct tarni_growth *next; /* of those that could not be undone yet */
   tarni_index lane;
   bool may_move, may_steal;
-  bool has_zombies; /* it left places for good */
-  bool is_short;    /* no memory is made where some can be moved */
-  uint32_t search;  /* its number: chunks that are refused bear it */
+  bool has_zombies;     /* it left places for good */
+  uint64_t max_missing; /* a window needs less than this to be mapped */
+  bool is_short;        /* no memory is made where some can be moved */
+  uint32_t search;      /* its number: chunks that are refused bear it */
   uint32_t n_pieces;
   uint32_t n_chunks;
   uint32_t max_pieces, max_chunks;
@@ -149,7 +151,7 @@ static void window_try_back(tarn_heap *heap, const grow_plan *plan, const tarni_
 /* Windows that begin where a usable extent begins and, behind void addresses, those that end where
  * a mapped one ends. */
 static window window_best(tarn_heap *heap, const grow_plan *plan, const tarni_need *need) {
-  window best = {.missing = UINT64_MAX};
+  window best = {.missing = plan->max_missing};
   tarni_index run = 0; /* first extent of the present run of usable ones */
   bool has_void = false;
   for (tarni_index i = heap->zones[need->zone].head; i != 0 && best.missing != 0;) {
@@ -287,7 +289,7 @@ static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const ta
   plan->search = ++heap->n_searches;
   for (;;) {
     const window chosen = window_best(heap, plan, need);
-    if (chosen.missing == UINT64_MAX) {
+    if (chosen.first == 0) {
       return addresses_fail(heap, need->size);
     }
     if (!window_take(heap, plan, &chosen, need->size)) {
@@ -374,10 +376,14 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
   return TARN_OK;
 }
 
+bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more) {
+  return !heap->is_fixed && heap->reserved_bytes + more + heap->unit <= GROW_SMALL_HEAP;
+}
+
 /* Whether so much new memory leaves the heap within its slack above the peak of what was used. */
 static bool is_within_slack(const tarn_heap *heap, uint64_t more) {
   const uint64_t slack = heap->used_peak_bytes / GROW_SLACK_SHARE + 2 * heap->unit;
-  return heap->reserved_bytes + more <= heap->used_peak_bytes + slack &&
+  return heap->reserved_bytes + more <= tarni_max(heap->used_peak_bytes + slack, GROW_SMALL_HEAP) &&
          tarni_held_bytes_locked(heap) + more <= heap->limit_bytes;
 }
 
@@ -589,6 +595,7 @@ static tarn_status plan_make(const tarn_heap *heap, tarni_index lane, uint64_t s
                       (unsigned long long)size);
   }
   (*plan)->lane = lane;
+  (*plan)->max_missing = UINT64_MAX;
   (*plan)->max_chunks = (uint32_t)n;
   (*plan)->max_pieces = (uint32_t)n_pieces;
   (*plan)->pieces = (plan_piece *)(void *)&(*plan)->chunks[n];
@@ -607,6 +614,29 @@ static tarn_status window_cut(tarn_heap *heap, tarni_index whole, uint64_t start
   tarni_lock_release(&heap->lock);
   *extent = is_cut ? whole : 0;
   return is_cut ? TARN_OK : records_fail(heap);
+}
+
+/* A window of aliases alone, whose chunks the lane may use as they are: it takes no driver call. */
+bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *extent) {
+  grow_plan *plan;
+  *extent = 0;
+  if (heap->n_aliases == 0 || plan_make(heap, need->lane, need->size, &plan) != TARN_OK) {
+    return false;
+  }
+  plan->max_missing = 1;
+  tarni_lock_acquire(&heap->lock);
+  tarni_index whole = 0;
+  if (plan_window_locked(heap, plan, need) == TARN_OK) {
+    whole = plan_commit_locked(heap, plan);
+  } else {
+    plan_restore_locked(heap, plan);
+  }
+  tarni_lock_release(&heap->lock);
+  if (whole != 0) {
+    (void)window_cut(heap, whole, plan->start, need->size, extent);
+  }
+  free(plan);
+  return *extent != 0;
 }
 
 tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,

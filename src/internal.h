@@ -168,6 +168,10 @@ bool tarni_aliases_drop_locked(tarn_heap *heap);
 /* Maps what is missing: idle chunks from elsewhere, then new ones. */
 tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
                        tarni_index *extent);
+/* Finds room where chunks are mapped already, with no driver call. pre: heap->grow is held. */
+bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
+/* Whether the heap is so small that it rather grows than looks through caches and slabs. */
+bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more);
 /* Creates and maps `size` bytes of new memory among the large blocks' addresses; BUSY. */
 tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent);
 /* Undoes failed growths that the driver did not let be undone before. */

@@ -4,6 +4,7 @@
  * taken only if the one before did not help. Only true shortage climbs it: any other error of the
  * driver is reported as itself.
  *
+ *   aliases    places where idle chunks are mapped already: no driver call at all
  *   complete   fences that are complete by now; what waited for them is free, single blocks too
  *   collect    slabs of this lane with no live block; the thread's own cache
  *   steal      what other lanes have freed, behind a GPU-side wait (policy `always`)
@@ -157,12 +158,35 @@ static tarn_status steal_blocks(shortage *at, bool *is_stolen) {
   return keep_cause(at, status);
 }
 
+/* Whether the heap is so small that it grows before it looks through caches and slabs. */
+static bool is_cheap(shortage *at) {
+  tarni_lock_acquire(&at->heap->lock);
+  const bool is = tarni_grow_is_cheap_locked(at->heap, at->need->size);
+  tarni_lock_release(&at->heap->lock);
+  return is;
+}
+
+/* The step that takes no driver call: in a program that repeats itself, the only one. */
+static bool find_quietly(shortage *at) {
+  if (is_cheap(at)) {
+    return false;
+  }
+  collect_own(at);
+  return try_ready(at) || tarni_grow_quietly(at->heap, at->need, &at->extent);
+}
+
 /* The steps that need nothing from anybody else. */
 static tarn_status climb_alone(shortage *at) {
   const bool may_steal = at->heap->config.stealing == TARN_STEAL_ALWAYS;
   tarni_shortage_reap_grow(at->heap);
   if (try_ready(at)) {
     return TARN_OK;
+  }
+  if (is_cheap(at)) {
+    const tarn_status status = try_grow(at, false);
+    if (!is_shortage(status)) {
+      return status;
+    }
   }
   collect_own(at);
   if (try_ready(at)) {
@@ -304,19 +328,6 @@ static bool is_beyond(shortage *at) {
   return is;
 }
 
-static tarn_status climb(shortage *at) {
-  TARN_TRY(tarni_sleep_refuse(at->heap, "tarn_alloc")); /* it may have gone to sleep meanwhile */
-  if (is_beyond(at)) {
-    return at->heap->limit_bytes < at->heap->port->device.total_bytes ? TARN_LIMIT
-                                                                      : TARN_DEVICE_MEMORY;
-  }
-  tarn_status status = climb_alone(at);
-  if (is_shortage(status)) {
-    status = climb_together(at, status);
-  }
-  return status;
-}
-
 /* The ladder makes calls that would break a capture of the stream. One that is announced does not
  * come here. */
 static tarn_status stream_check(tarn_heap *heap, tarni_index lane) {
@@ -336,13 +347,29 @@ static tarn_status stream_check(tarn_heap *heap, tarni_index lane) {
                     (unsigned long long)state.id);
 }
 
+static tarn_status climb(shortage *at) {
+  TARN_TRY(tarni_sleep_refuse(at->heap, "tarn_alloc")); /* it may have gone to sleep meanwhile */
+  if (is_beyond(at)) {
+    return at->heap->limit_bytes < at->heap->port->device.total_bytes ? TARN_LIMIT
+                                                                      : TARN_DEVICE_MEMORY;
+  }
+  if (find_quietly(at)) {
+    return TARN_OK;
+  }
+  TARN_TRY(stream_check(at->heap, at->need->lane));
+  tarn_status status = climb_alone(at);
+  if (is_shortage(status)) {
+    status = climb_together(at, status);
+  }
+  return status;
+}
+
 /* post: TARN_OK and *extent is BUSY and the caller's, or 0: look into the bins again. */
 tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
                                   tarni_index *extent) {
   shortage at = {.heap = heap, .cache = cache, .need = need};
   tarn_status status;
   *extent = 0;
-  TARN_TRY(stream_check(heap, need->lane));
   for (;;) {
     tarni_captures_reap(heap);
     tarni_lock_acquire(&heap->grow);

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Places: chunks stay mapped where they have been, rest at their lowest place, and give addresses
+ * back when those are short. A program that repeats itself makes no driver call in the end. */
+#include "base/rng.h"
+#include "internal.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { MIB = 1 << 20, N_BLOCKS = 24 };
+
+/* Blocks of random sizes come and go, the same ones for the same seed. `live` bounds their sum. */
+static void run_program(rig *r, uint64_t seed, int n_steps, uint64_t live, int n_streams) {
+  tarni_rng rng = {seed};
+  rig_block blocks[N_BLOCKS] = {{0}};
+  tarn_stream streams[N_BLOCKS] = {NULL};
+  uint64_t sum = 0;
+  for (int step = 0; step < n_steps; step++) {
+    const uint64_t at = tarni_rng_below(&rng, N_BLOCKS);
+    rig_block *block = &blocks[at];
+    const uint64_t bytes = (1 + tarni_rng_below(&rng, 60)) * (MIB / 4) * 5;
+    tarn_stream stream = r->streams[tarni_rng_below(&rng, (uint64_t)n_streams)];
+    if (block->address != 0) {
+      sum -= block->bytes;
+      CHECK_OK(rig_free(r, block, streams[at]));
+    } else if (sum + bytes <= live) {
+      CHECK_OK(rig_alloc(r, bytes, stream, block));
+      streams[at] = stream;
+      sum += block->bytes;
+    }
+  }
+  for (int i = 0; i < N_BLOCKS; i++) {
+    if (blocks[i].address != 0) {
+      CHECK_OK(rig_free(r, &blocks[i], streams[i]));
+    }
+  }
+}
+
+static void repeats_without_calls(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = TARN_STEAL_ALWAYS};
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G", &config, 1));
+  uint64_t first = 0, last = 0;
+  for (int pass = 0; pass < 12; pass++) {
+    const uint64_t calls = rig_calls(&r);
+    run_program(&r, 5, 400, (uint64_t)256 * MIB, 1);
+    last = rig_calls(&r) - calls;
+    first = pass == 0 ? last : first;
+    CHECK(rig_is_sound(&r));
+  }
+  CHECK(first != 0);
+  CHECK(last * 50 <= first); /* the kernels that use the blocks are no driver calls */
+  CHECK(rig_stats(&r).reserved_peak_bytes <= (uint64_t)280 * MIB);
+  rig_close(&r);
+}
+
+/* Every chunk that is idle is at the lowest of its places. */
+static void rest_at_the_lowest(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  run_program(&r, 9, 600, (uint64_t)200 * MIB, 1);
+  tarni_lock_acquire(&r.heap->lock);
+  tarni_cache_empty_all_locked(r.heap, 0, false);
+  uint64_t n_several = 0;
+  for (tarni_index i = 1; i < r.heap->n_chunks; i++) {
+    const tarni_phys *chunk = &r.heap->chunks[i];
+    if (chunk->places != 0) {
+      CHECK_EQ(chunk->n_used, 0);
+      CHECK_EQ(chunk->first_unit, chunk->places - 1);
+      n_several += r.heap->places[chunk->first_unit].next != 0;
+    }
+  }
+  CHECK(n_several != 0);
+  CHECK(r.heap->n_aliases != 0);
+  tarni_lock_release(&r.heap->lock);
+  CHECK_OK(tarn_heap_trim(r.heap, 0)); /* wherever it is mapped, it goes */
+  CHECK_EQ(r.heap->n_aliases, 0);
+  CHECK_EQ(rig_state(&r).mapped_bytes, 0);
+  CHECK_EQ(rig_state(&r).created_bytes, 0);
+  rig_close(&r);
+}
+
+/* Addresses that chunks are mapped at come back when there are no others. */
+static void addresses_come_back(void) {
+  static const tarn_stealing policies[] = {TARN_STEAL_WHEN_SHORT, TARN_STEAL_NEVER,
+                                           TARN_STEAL_ALWAYS};
+  for (int i = 0; i < 3; i++) {
+    const tarn_heap_config config = {.size = sizeof(config), .stealing = policies[i]};
+    rig r;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 3));
+    uint32_t most = 0;
+    bool has_fallen = false;
+    for (uint64_t seed = 0; seed < 80; seed++) {
+      run_program(&r, seed, 200, (uint64_t)44 * MIB, policies[i] == TARN_STEAL_NEVER ? 1 : 3);
+      has_fallen |= r.heap->n_aliases < most;
+      most = r.heap->n_aliases > most ? r.heap->n_aliases : most;
+      CHECK(rig_is_sound(&r));
+    }
+    CHECK(most != 0);
+    CHECK(has_fallen);
+    rig_close(&r);
+  }
+}
+
+static const test_case cases[] = {
+    {"a program that repeats itself makes no driver call in the end", repeats_without_calls},
+    {"chunks rest at their lowest place", rest_at_the_lowest},
+    {"addresses come back when they are short", addresses_come_back},
+};
+
+TEST_MAIN(cases)
