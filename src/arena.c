@@ -262,10 +262,10 @@ void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream) {
   tarn_heap *heap = arena->heap;
   tarni_index lane;
   const tarn_status status = tarni_lane_find(heap, stream, &lane);
-  if (status == TARN_CAPTURE) { /* it cannot be asked, but what it was given before may go on */
+  if (status != TARN_OK) { /* it cannot be asked, but what it was given before may go on */
     lane = tarni_lane_by_handle(heap, stream);
   }
-  if (status == TARN_OK || status == TARN_CAPTURE) {
+  if (status == TARN_OK || status == TARN_CAPTURE || lane != TARNI_LANE_COMMON) {
     if (lane != TARNI_LANE_COMMON) {
       tarni_arena_ticket_lane_held(arena, lane);
     }
@@ -538,12 +538,7 @@ tarn_status tarn_arena_clear(tarn_arena *arena) {
   if (arena->capture != NULL || arena->n_graphs != 0) {
     status = arena_busy(arena, "tarn_arena_clear");
   } else {
-    for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
-      if (arena->pieces[i].is_live) {
-        tarni_piece_give_held(arena, i, TARNI_REACH_ALWAYS, NULL);
-      }
-    }
-    tarni_pieces_settle_held(arena);
+    tarni_pieces_forget_held(arena);
   }
   tarni_lock_release(&arena->heap->capture);
   return status;

@@ -199,14 +199,15 @@ bool tarni_piece_fits_held(const tarn_arena *arena, const tarni_reach *reach, ui
 bool tarni_piece_room_held(tarn_arena *arena);
 /* Makes one live block of a stretch. pre: it fits, and there is room. */
 uint32_t tarni_piece_take_held(tarn_arena *arena, uint64_t offset, uint64_t size);
-/* Makes a live block free. Never allocates. reach: of the capture that goes on, NULL without. */
-void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp,
-                           const tarni_reach *reach);
+/* Makes a live block free. Never allocates. */
+void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp);
 /* A capture is over: all that is free may be used by the next. */
 void tarni_pieces_settle_held(tarn_arena *arena);
 /* The live block that holds the offset; TARNI_PIECE_NONE: none. */
 uint32_t tarni_piece_at_held(const tarn_arena *arena, uint64_t offset);
 tarn_status tarni_pieces_check_held(const tarn_arena *arena);
+/* There is no block any more. */
+void tarni_pieces_forget_held(tarn_arena *arena);
 void tarni_pieces_close(tarn_arena *arena);
 
 /* ---- branch.c: where a capturing stream is in its graph ---- */

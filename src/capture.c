@@ -424,6 +424,26 @@ void tarni_captures_reap(tarn_heap *heap) {
   }
 }
 
+/* What no ticket stands for is complete when everything is. */
+static void unsure_finish_held(tarn_heap *heap) {
+  bool is_unsure = false;
+  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
+    is_unsure = is_unsure || (graph->is_gone && graph->is_unsure);
+  }
+  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    is_unsure = is_unsure || (!tarni_arena_is_needed(arena) && arena->is_unsure);
+  }
+  if (!is_unsure || tarni_device_await(heap) != TARN_OK) {
+    return;
+  }
+  for (tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
+    graph->is_unsure = false;
+  }
+  for (tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    arena->is_unsure = false;
+  }
+}
+
 /* Whether anything waits for work that is not known to be complete. */
 static bool has_parked(const tarn_heap *heap) {
   bool has = heap->captures_over != NULL;
@@ -441,6 +461,8 @@ void tarni_captures_finish(tarn_heap *heap) {
     return;
   }
   tarni_lock_acquire(&heap->capture);
+  tarni_captures_reap_held(heap);
+  unsure_finish_held(heap);
   tarni_captures_reap_held(heap);
   bool is_news = true;
   while (is_news && has_parked(heap)) {

@@ -176,7 +176,7 @@ static void block_give_held(tarn_arena *arena, uint32_t index, tarn_stream strea
   if (capture != NULL && piece->request != TARNI_PIECE_NONE) {
     tarni_story_free(&capture->story, piece->request, stamp);
   }
-  tarni_piece_give_held(arena, index, stamp, capture != NULL ? &capture->story.reach : NULL);
+  tarni_piece_give_held(arena, index, stamp);
 }
 
 bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status) {

@@ -201,41 +201,34 @@ static bool piece_merge(tarn_arena *arena, uint32_t index) {
   return true;
 }
 
-/* The same inside a capture, where one of the two stamps covers the other. */
-static void piece_merge_ordered(tarn_arena *arena, uint32_t index, const tarni_reach *reach) {
-  if (index == TARNI_PIECE_NONE || arena->pieces[index].next == TARNI_PIECE_NONE) {
-    return;
-  }
-  tarni_piece *piece = &arena->pieces[index];
-  const uint32_t behind = arena->pieces[piece->next].stamp;
-  const bool is_later = tarni_reach_covers(reach, piece->stamp, behind);
-  if (is_later || tarni_reach_covers(reach, behind, piece->stamp)) {
-    const uint32_t stamp = is_later ? piece->stamp : behind;
-    if (piece_merge(arena, index)) {
-      piece->stamp = stamp;
-    }
+/* The same where both may be used at the same places. Merging others would make the earlier one
+ * wait for the later, which a branch that is not that far could not. */
+static void piece_merge_equal(tarn_arena *arena, uint32_t index) {
+  if (index != TARNI_PIECE_NONE && arena->pieces[index].next != TARNI_PIECE_NONE &&
+      arena->pieces[arena->pieces[index].next].stamp == arena->pieces[index].stamp) {
+    (void)piece_merge(arena, index);
   }
 }
 
-void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp,
-                           const tarni_reach *reach) {
-  tarni_piece *piece = piece_get(arena, index);
-  tarn_assert(piece->is_live);
+static void uses_free(tarni_piece *piece) {
   while (piece->uses != NULL) {
     tarni_piece_uses *uses = piece->uses;
     piece->uses = uses->next;
     free(uses);
   }
+}
+
+void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp) {
+  tarni_piece *piece = piece_get(arena, index);
+  tarn_assert(piece->is_live);
+  uses_free(piece);
   tarni_table_remove(&arena->live, piece->offset);
   arena->live_bytes -= piece->size;
   piece->is_live = false;
   piece->request = TARNI_PIECE_NONE;
   piece->stamp = stamp;
-  /* With one chain all places are in one order, and nothing is lost by merging. */
-  if (reach != NULL && reach->n_chains <= 1) {
-    piece_merge_ordered(arena, index, reach);
-    piece_merge_ordered(arena, piece->previous, reach);
-  }
+  piece_merge_equal(arena, index);
+  piece_merge_equal(arena, piece->previous);
 }
 
 void tarni_pieces_settle_held(tarn_arena *arena) {
@@ -285,14 +278,17 @@ tarn_status tarni_pieces_check_held(const tarn_arena *arena) {
   return TARN_OK;
 }
 
-void tarni_pieces_close(tarn_arena *arena) {
+void tarni_pieces_forget_held(tarn_arena *arena) {
   for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
-    while (arena->pieces[i].uses != NULL) {
-      tarni_piece_uses *uses = arena->pieces[i].uses;
-      arena->pieces[i].uses = uses->next;
-      free(uses);
-    }
+    uses_free(&arena->pieces[i]);
   }
-  free(arena->pieces);
   tarni_table_clear(&arena->live);
+  arena->first = arena->last = arena->unused = TARNI_PIECE_NONE;
+  arena->n_pieces = 0;
+  arena->top = arena->live_bytes = 0;
+}
+
+void tarni_pieces_close(tarn_arena *arena) {
+  tarni_pieces_forget_held(arena);
+  free(arena->pieces);
 }
