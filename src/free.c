@@ -225,8 +225,14 @@ tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes, tar
     const uint64_t offset = block - heap->base;
     tarni_lock_acquire(&heap->lock);
     const bool is_live = tarni_block_find_locked(heap, offset, &found) && found.is_live;
-    const bool is_wrong = is_live && found.offset == offset && !size_fits(heap, &found, bytes);
+    bool is_wrong = is_live && found.offset == offset && !size_fits(heap, &found, bytes);
     tarni_lock_release(&heap->lock);
+    tarn_block_info captured = {.size = sizeof(captured)};
+    if (!is_live && tarni_arena_block(heap, block, &captured) && captured.address == block) {
+      found.bytes = captured.usable_bytes;
+      is_wrong = bytes == 0 || bytes > found.bytes ||
+                 tarni_align_up(bytes, TARNI_ALIGNMENT) != found.bytes;
+    }
     if (is_wrong) {
       const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = bytes};
       return tarni_fail(TARN_WRONG_SIZE, "tarn_free_sized", &facts,
