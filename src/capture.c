@@ -73,7 +73,7 @@ static tarn_status capture_unknown(const tarn_heap *heap, uint64_t id) {
   const tarni_facts facts = {.device = heap->port->device.name};
   return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts,
                     "Announce it with tarn_capture_begin, or have every allocation ask "
-                    "(TARN_CAPTURE=ask).",
+                    "(TARN_ASK_CAPTURES).",
                     "the stream is being captured (capture %llu), and nobody told the heap",
                     (unsigned long long)id);
 }
@@ -81,7 +81,7 @@ static tarn_status capture_unknown(const tarn_heap *heap, uint64_t id) {
 tarn_status tarni_capture_of_held(tarn_heap *heap, tarn_stream stream, tarn_capture **capture) {
   tarni_capture_state state;
   *capture = NULL;
-  if (heap->asks) {
+  if (heap->care.is_asking_captures) {
     found_end_held(heap);
   }
   TARN_TRY(tarni_capture_state_of(heap, stream, &state));
@@ -97,8 +97,8 @@ tarn_status tarni_capture_of_held(tarn_heap *heap, tarn_stream stream, tarn_capt
                       "something illegal has broken capture %llu", (unsigned long long)state.id);
   }
   if (*capture == NULL) {
-    return heap->asks ? found_begin_held(heap, stream, state.id, capture)
-                      : capture_unknown(heap, state.id);
+    return heap->care.is_asking_captures ? found_begin_held(heap, stream, state.id, capture)
+                                         : capture_unknown(heap, state.id);
   }
   return TARN_OK;
 }

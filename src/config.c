@@ -89,7 +89,9 @@ static tarni_care care_of(const tarn_heap_config *config, const tarni_option_val
   return (tarni_care){
       .is_deterministic = switched(config->is_deterministic, options, TARNI_OPTION_DETERMINISTIC),
       .is_verifying_streams =
-          switched(config->is_verifying_streams, options, TARNI_OPTION_VERIFY_STREAMS)};
+          switched(config->is_verifying_streams, options, TARNI_OPTION_VERIFY_STREAMS),
+      .is_asking_captures =
+          switched(config->is_asking_captures, options, TARNI_OPTION_ASK_CAPTURES)};
 }
 
 /* What only heaps of chunks can do. */

@@ -342,7 +342,7 @@ static tarn_status stream_check(tarn_heap *heap, tarni_index lane) {
   const tarni_facts facts = {.device = heap->port->device.name};
   return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts,
                     "Announce it with tarn_capture_begin, or have every allocation ask "
-                    "(TARN_CAPTURE=ask).",
+                    "(TARN_ASK_CAPTURES).",
                     "the stream is being captured (capture %llu), and nobody told the heap",
                     (unsigned long long)state.id);
 }

@@ -280,6 +280,7 @@ typedef struct tarni_bucket { /* lock HEAP */
 typedef struct tarni_care {
   bool is_deterministic;
   bool is_verifying_streams;
+  bool is_asking_captures;
 } tarni_care;
 
 /* What config, environment and preset come to. */
@@ -385,7 +386,6 @@ struct tarn_heap {
       *captures_over; /* ended; what was freed in them could not be given back yet */
   struct tarn_graph *graphs;
   struct tarn_arena *arenas;
-  bool asks; /* immutable after create: captures of which nobody tells are found by asking */
   /* lock BUDGET: held while a budget is made (budget.c) */
   tarni_lock budget;
   /* atomic: */

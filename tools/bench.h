@@ -18,7 +18,7 @@
 
 enum {
   BENCH_MAX_THREADS = 256,
-  BENCH_MAX_PEERS = 8,
+  BENCH_MAX_PEERS = 9,
   BENCH_LIVE = 1000,     /* blocks that the mixed case keeps live */
   BENCH_STEPS = 1 << 14, /* of the mixed case, then from the first again */
   BENCH_RING = 256,      /* blocks under way between two threads */
@@ -80,7 +80,7 @@ typedef struct bench_peer {
 } bench_peer;
 
 /* Each fills *peer, also when it is not there. */
-void bench_peer_tarn(bench_peer *peer, tarn_heap *heap);
+void bench_peer_tarn(bench_peer *peer, const char *name, tarn_heap *heap);
 void bench_peer_floor(bench_peer *peer);
 void bench_peer_glibc(bench_peer *peer);
 /* An allocator of host memory in a shared library: the first of `files` (ends in NULL) that loads.

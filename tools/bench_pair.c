@@ -35,6 +35,7 @@ typedef struct pair_section {
 typedef struct pair_bench {
   bool is_json;
   tarn_heap *heap;
+  tarn_heap *asking; /* every allocation asks whether its stream is captured: what that costs */
   tarn_device *device;
   tarn_device_info info;
   uint32_t n_cpus, n_streams, n_peers;
@@ -223,10 +224,14 @@ static void print_pair_head(const pair_bench *b) {
 }
 
 static bool open_pair(pair_bench *b, const char *device_name) {
-  const tarn_heap_config config = {.size = sizeof(config), .device = device_name};
+  tarn_heap_config config = {.size = sizeof(config), .device = device_name};
   b->info.size = sizeof(b->info);
   b->n_cpus = bench_cpus();
   if (tarn_heap_create(&config, &b->heap) != TARN_OK) {
+    return false;
+  }
+  config.is_asking_captures = true;
+  if (tarn_heap_create(&config, &b->asking) != TARN_OK) {
     return false;
   }
   b->device = tarn_heap_device(b->heap);
@@ -246,8 +251,10 @@ static bool close_pair(pair_bench *b) {
   bool is_good = true;
   for (uint32_t i = 0; i < b->n_streams; i++) {
     is_good = tarn_stream_retire(b->heap, b->streams[i]) == TARN_OK && is_good;
+    is_good = tarn_stream_retire(b->asking, b->streams[i]) == TARN_OK && is_good;
     is_good = tarn_stream_destroy(b->device, b->streams[i]) == TARN_OK && is_good;
   }
+  is_good = tarn_heap_destroy(b->asking, NULL) == TARN_OK && is_good;
   return tarn_heap_destroy(b->heap, NULL) == TARN_OK && is_good;
 }
 
@@ -273,6 +280,7 @@ int bench_pair(const tool_command *command, int argc, char **argv) {
     return failed;
   }
   b.n_peers = bench_find_peers(b.peers, b.heap, &b.info, peer_file);
+  bench_peer_tarn(&b.peers[b.n_peers++], "tarn_asking", b.asking);
   if (!b.is_json) {
     print_pair_head(&b);
   }

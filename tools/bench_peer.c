@@ -24,9 +24,9 @@ BENCH_INLINE void tarn_peer_free(void *state, uint64_t block, tarn_stream stream
 
 BENCH_LOOPS(tarn_peer, tarn_peer_alloc, tarn_peer_free)
 
-void bench_peer_tarn(bench_peer *peer, tarn_heap *heap) {
-  *peer =
-      (bench_peer){.name = "tarn", .state = heap, .has_streams = true, BENCH_LOOPS_OF(tarn_peer)};
+void bench_peer_tarn(bench_peer *peer, const char *name, tarn_heap *heap) {
+  *peer = (bench_peer){.state = heap, .has_streams = true, BENCH_LOOPS_OF(tarn_peer)};
+  (void)snprintf(peer->name, sizeof(peer->name), "%s", name);
 }
 
 /* ---- The floor ------------------------------------------------------------------------------ */
@@ -176,7 +176,7 @@ uint32_t bench_find_peers(bench_peer peers[BENCH_MAX_PEERS], tarn_heap *heap,
                                                "libmimalloc.so.1", "libmimalloc.so", NULL};
   static const char *const jemalloc_files[] = {"libjemalloc.so.2", "libjemalloc.so", NULL};
   uint32_t n = 0;
-  bench_peer_tarn(&peers[n++], heap);
+  bench_peer_tarn(&peers[n++], "tarn", heap);
   bench_peer_floor(&peers[n++]);
   bench_peer_glibc(&peers[n++]);
   bench_peer_host(&peers[n++], "mimalloc", mimalloc_files, "mi_malloc", "mi_free");

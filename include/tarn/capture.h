@@ -6,7 +6,8 @@
  *
  * A hit cannot afford to ask the driver whether a stream is being captured, so a capture is
  * announced: tarn_capture_begin begins one, or adopts one that the program has begun itself. For
- * programs that announce nothing there is the option TARN_CAPTURE=ask (tarn_heap_config.capture).
+ * programs that announce nothing there is the switch is_asking_captures of a heap, or
+ * TARN_ASK_CAPTURES.
  */
 #ifndef TARN_CAPTURE_H
 #define TARN_CAPTURE_H
@@ -120,7 +121,7 @@ TARN_API tarn_status tarn_capture_abort(tarn_capture **capture);
  * stream is done, not recorded. */
 TARN_API tarn_status tarn_capture_find(tarn_heap *heap, tarn_stream stream, tarn_capture **capture);
 
-/* The graph memory that a capture left of which nobody told (TARN_CAPTURE=ask), by the driver's id
+/* The graph memory that a capture left of which nobody told (TARN_ASK_CAPTURES), by the driver's id
  * of that capture; TARN_FOREIGN: there is none. From now on it is the caller's to destroy; without,
  * it lives as long as the heap. */
 TARN_API tarn_status tarn_graph_find(tarn_heap *heap, uint64_t capture_id, tarn_graph **graph);

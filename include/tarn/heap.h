@@ -82,7 +82,9 @@ typedef struct tarn_heap_config {
                             waited for. Takes more memory, or more waiting */
   bool is_verifying_streams; /* every call asks the driver which stream a handle means, so that one
                                 destroyed without tarn_stream_retire and made again is noticed */
-  bool reserved_switches[6];
+  bool is_asking_captures; /* every allocation asks the driver whether its stream is being captured,
+                              for programs that capture and do not tell: tarn/capture.h */
+  bool reserved_switches[5];
 } tarn_heap_config;
 
 /* Makes a heap. config may be NULL: all defaults. */

@@ -38,7 +38,10 @@
     "address, whatever the timing.")                                                               \
   X(VERIFY_STREAMS, SWITCH, "off", 0, 0, "",                                                       \
     "Every call asks the driver which stream a handle means, so that one that was destroyed, not " \
-    "retired, and made again is noticed.")
+    "retired, and made again is noticed.")                                                         \
+  X(ASK_CAPTURES, SWITCH, "off", 0, 0, "",                                                         \
+    "Every allocation asks the driver whether its stream is being captured, for programs that "    \
+    "capture and do not tell.")
 
 /* Variables that begin like this belong to tests, and are not taken for misspelt options. */
 #define TARNI_OPTION_TEST_PREFIX "TARN_TEST_"

@@ -451,6 +451,49 @@ static void captures_that_nobody_announced(void) {
   rig_close(&r);
 }
 
+/* A heap that asks finds captures of which nobody told, and their end. */
+static void captures_found_by_asking(void) {
+  rig r;
+  rig_block before, a, b;
+  tarn_graph *graph = NULL;
+  tarni_graph handle;
+  tarni_graph_exec exec;
+  const tarn_heap_config asking = {.size = sizeof(asking), .is_asking_captures = true};
+  REQUIRE(rig_open(&r, "sim:1G", &asking, 2));
+  tarni_port *port = (tarni_port *)r.device;
+  CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &before));
+  CHECK_OK(tarni_port_capture_begin(port, r.streams[0], TARNI_CAPTURE_GLOBAL));
+  tarni_capture_state state;
+  CHECK_OK(tarni_port_capture_state(port, r.streams[0], &state));
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a));
+  rig_order(&r, r.streams[0], r.streams[1]);
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[1], &b));
+  rig_order(&r, r.streams[1], r.streams[0]);
+  CHECK_OK(rig_free(&r, &before, r.streams[0]));
+  CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
+  CHECK_OK(tarn_free(r.heap, b.address, r.streams[0]));
+  CHECK_STATUS(tarn_graph_find(r.heap, state.id, &graph), TARN_FOREIGN);
+  CHECK_OK(tarni_port_capture_end(port, r.streams[0], &handle));
+  CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &before));
+  CHECK_OK(rig_free(&r, &before, r.streams[0]));
+  CHECK(rig_stats(&r).captured_bytes != 0);
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_graph_find(r.heap, state.id, &graph));
+  CHECK_EQ(info_of(graph).allocations, 2);
+  tarn_graph *again = graph;
+  CHECK_STATUS(tarn_graph_find(r.heap, state.id, &again), TARN_FOREIGN);
+  CHECK(again == NULL);
+  CHECK_OK(tarni_port_graph_instantiate(port, handle, &exec));
+  CHECK_OK(tarni_port_graph_launch(port, exec, r.streams[1]));
+  CHECK_OK(tarn_graph_launched(graph, r.streams[1]));
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[1]));
+  CHECK_OK(tarni_port_graph_destroy(port, handle, exec));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
+  CHECK_EQ(rig_stats(&r).captured_bytes, 0);
+  rig_close(&r);
+}
+
 static void bad_arguments(void) {
   rig r;
   tarn_capture *capture = (tarn_capture *)&r;
@@ -511,6 +554,7 @@ static const test_case cases[] = {
     {"broken captures", broken_captures},
     {"adopted captures", adopted_captures},
     {"captures that nobody announced", captures_that_nobody_announced},
+    {"captures found by asking", captures_found_by_asking},
     {"bad arguments", bad_arguments},
     {"heaps that go first", heaps_that_go_first},
 };
