@@ -23,7 +23,9 @@ static const tool_command commands[] = {
      "Replays recorded programs (text or .gz) through the heap and says what they needed.",
      tool_replay},
     {"bench", "[BENCHMARK ...]", "Runs a benchmark; without a name it lists them.", tool_bench},
-    {"plan", "[--json] [--seconds N] [--capacity BYTES] [--window A:B] [--svg FILE] FILE",
+    {"plan",
+     "[--json] [--seconds N] [--capacity BYTES] [--window A:B] [--svg FILE] "
+     "[--save PLAN] [--load PLAN] FILE",
      "Packs the buffers of a table or a trace into as little memory as can be.", tool_plan},
     {"options", "[--markdown]", "Lists the environment variables and the values in force.",
      tool_options},

@@ -15,6 +15,8 @@ typedef struct plan_arguments {
   bool is_json;
   const char *path;
   const char *svg;
+  const char *save;
+  const char *load;
   uint64_t max_ns;
   uint64_t capacity;
   uint64_t window_begin;
@@ -93,14 +95,14 @@ static int read_arguments(const tool_command *command, int argc, char **argv,
   const char *capacity = NULL;
   const char *window = NULL;
   const char *rest = "";
-  bool is_given[4] = {false};
-  const tool_argument arguments[] = {{"--json", &given->is_json, NULL},
-                                     {"--seconds", &is_given[0], &seconds},
-                                     {"--capacity", &is_given[1], &capacity},
-                                     {"--window", &is_given[2], &window},
-                                     {"--svg", &is_given[3], &given->svg}};
+  bool is_given[6] = {false};
+  const tool_argument arguments[] = {
+      {"--json", &given->is_json, NULL},       {"--seconds", &is_given[0], &seconds},
+      {"--capacity", &is_given[1], &capacity}, {"--window", &is_given[2], &window},
+      {"--svg", &is_given[3], &given->svg},    {"--save", &is_given[4], &given->save},
+      {"--load", &is_given[5], &given->load}};
   int result = take_path(command, &argc, argv, &given->path);
-  result = result >= 0 ? result : tool_parse(command, arguments, 5, argc, argv);
+  result = result >= 0 ? result : tool_parse(command, arguments, 7, argc, argv);
   if (result >= 0) {
     return result;
   }
@@ -181,17 +183,54 @@ static double seconds_now(void) {
   return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* Makes the plan, or takes a saved one of the same buffers. */
+static tarn_plan *plan_make(const tarn_plan_problem *problem, const plan_arguments *given) {
+  tarn_plan *plan = NULL;
+  if (given->load == NULL) {
+    const tarn_plan_options options = {
+        .size = sizeof(options), .max_ns = given->max_ns, .capacity = given->capacity};
+    if (tarn_plan_create(problem, &options, &plan) != TARN_OK) {
+      (void)tool_fail();
+    }
+    return plan;
+  }
+  size_t length = 0;
+  char *text = plan_read_whole(given->load, &length);
+  if (text != NULL && tarn_plan_load(problem, text, length, &plan) != TARN_OK) {
+    (void)tool_fail();
+  }
+  free(text);
+  return plan;
+}
+
+static bool plan_save(const tarn_plan *plan, const char *path) {
+  char *text = NULL;
+  size_t length = 0;
+  if (tarn_plan_save(plan, &text, &length) != TARN_OK) {
+    (void)tool_fail();
+    return false;
+  }
+  FILE *file = fopen(path, "wb");
+  bool is_good = file != NULL && fwrite(text, 1, length, file) == length;
+  is_good = file != NULL && fclose(file) == 0 && is_good;
+  free(text);
+  if (!is_good) {
+    (void)fprintf(stderr, "tarn: cannot write %s: %s\n", path, strerror(errno));
+  }
+  return is_good;
+}
+
 static int plan_and_print(plan_job *job, const plan_arguments *given) {
   const double begin = seconds_now();
   const tarn_plan_problem problem = {
       .size = sizeof(problem), .buffers = job->buffers, .count = job->count};
-  const tarn_plan_options options = {
-      .size = sizeof(options), .max_ns = given->max_ns, .capacity = given->capacity};
-  tarn_plan *plan = NULL;
   uint64_t height = 0;
   job->info.size = sizeof(job->info);
-  if (tarn_plan_create(&problem, &options, &plan) != TARN_OK ||
-      tarn_plan_get_info(plan, &job->info) != TARN_OK ||
+  tarn_plan *plan = plan_make(&problem, given);
+  if (plan == NULL) {
+    return TOOL_FAILED;
+  }
+  if (tarn_plan_get_info(plan, &job->info) != TARN_OK ||
       tarn_plan_check(&problem, tarn_plan_offsets(plan), &height) != TARN_OK) {
     tarn_plan_destroy(plan);
     return tool_fail();
@@ -203,9 +242,10 @@ static int plan_and_print(plan_job *job, const plan_arguments *given) {
   } else {
     print_text(job, given);
   }
-  const bool is_drawn = given->svg == NULL || plan_job_draw(job, given->svg);
+  bool is_good = given->svg == NULL || plan_job_draw(job, given->svg);
+  is_good = (given->save == NULL || plan_save(plan, given->save)) && is_good;
   tarn_plan_destroy(plan);
-  return is_drawn ? TOOL_OK : TOOL_FAILED;
+  return is_good ? TOOL_OK : TOOL_FAILED;
 }
 
 int tool_plan(const tool_command *command, int argc, char **argv) {

@@ -20,6 +20,8 @@ typedef struct plan_job {
 /* Fills buffers, ids and count from a table or, between two events, a trace. False: told on
  * stderr. */
 bool plan_job_load(plan_job *job, uint64_t window_begin, uint64_t window_end);
+/* The whole file, to be given back by free(); NULL: told on stderr. */
+char *plan_read_whole(const char *path, size_t *length);
 
 /* ---- plan_svg.c ----------------------------------------------------------------------------- */
 /* Draws the packing: time across, offset up. False: told on stderr. */

@@ -54,8 +54,7 @@ static bool load_trace(plan_job *job) {
   return has_memory;
 }
 
-/* The whole file, to be given back by free(); NULL: told on stderr. */
-static char *read_whole(const char *path, size_t *length) {
+char *plan_read_whole(const char *path, size_t *length) {
   char *text = NULL;
   size_t capacity = 0;
   FILE *file = fopen(path, "rb");
@@ -88,7 +87,7 @@ static char *read_whole(const char *path, size_t *length) {
 
 static bool load_table(plan_job *job) {
   size_t length = 0;
-  char *text = read_whole(job->path, &length);
+  char *text = plan_read_whole(job->path, &length);
   if (text == NULL) {
     return false;
   }
@@ -105,7 +104,7 @@ static bool is_table(const char *path) {
   char line[256] = "";
   FILE *file = fopen(path, "rb");
   if (file == NULL) {
-    return true; /* read_whole says why */
+    return true; /* plan_read_whole says why */
   }
   const bool has_line = fgets(line, sizeof(line), file) != NULL;
   (void)fclose(file);

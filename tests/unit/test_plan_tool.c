@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * tarn plan: a table and a trace with known answers, its JSON, a drawing, plans saved, loaded and
+ * refused, and what it says about wrong use. The command is looked for in TARN_TEST_BUILD_DIR. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support/test.h"
+
+static char output[1 << 16];
+static char folder[] = "/tmp/tarn-test-plan-XXXXXX";
+
+/* Runs `tarn plan ARGUMENTS` in the folder, with both outputs kept; the exit status. */
+static int run_plan(const char *arguments) {
+  char command[1024];
+  (void)snprintf(command, sizeof(command), "exec 2>&1; cd '%s' && '%s/tarn' plan %s", folder,
+                 getenv("TARN_TEST_BUILD_DIR"), arguments);
+  FILE *pipe = popen(command, "r");
+  if (pipe == NULL) {
+    return -1;
+  }
+  output[fread(output, 1, sizeof(output) - 1, pipe)] = '\0';
+  const int status = pclose(pipe);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool write_file(const char *name, const char *text) {
+  char path[128];
+  (void)snprintf(path, sizeof(path), "%s/%s", folder, name);
+  FILE *file = fopen(path, "w");
+  return CHECK(file != NULL) && CHECK(fputs(text, file) >= 0) && CHECK(fclose(file) == 0);
+}
+
+static bool set_up(void) {
+  if (getenv("TARN_TEST_BUILD_DIR") == NULL) {
+    test_skip("TARN_TEST_BUILD_DIR is not set: run by ctest");
+    return false;
+  }
+  (void)snprintf(folder, sizeof(folder), "/tmp/tarn-test-plan-XXXXXX");
+  return CHECK(mkdtemp(folder) != NULL) &&
+         write_file("a.csv", "id,lower,upper,size\n7,0,2,100\n8,1,3,50\n9,2,4,100\n") &&
+         write_file("b.csv", "id,lower,upper,size\n7,0,2,100\n8,1,3,51\n9,2,4,100\n") &&
+         write_file("t.trace", "a 0 1000 0\na 1 500 0\nf 0\na 2 1000 0\nf 1\nf 2\n");
+}
+
+static void take_down(void) {
+  char command[128];
+  (void)snprintf(command, sizeof(command), "rm -r '%s'", folder);
+  CHECK_EQ(system(command), 0); /* NOLINT(cert-env33-c,concurrency-mt-unsafe) */
+}
+
+static void known_answers(void) {
+  if (!set_up()) {
+    return;
+  }
+  CHECK_EQ(run_plan("--json a.csv"), 0);
+  CHECK_HAS(output, "\"buffers\": 3");
+  CHECK_HAS(output, "\"bound\": 150");
+  CHECK_HAS(output, "\"height\": 150");
+  CHECK_HAS(output, "\"proven\": true");
+  CHECK_HAS(output, "\"valid\": true");
+  CHECK_EQ(run_plan("--json t.trace"), 0);
+  CHECK_HAS(output, "\"height\": 1500");
+  CHECK_EQ(run_plan("--json --window 0:1 t.trace"), 0);
+  CHECK_HAS(output, "\"buffers\": 1");
+  CHECK_EQ(run_plan("--capacity 140 --svg a.svg a.csv"), 0);
+  CHECK_HAS(output, "no plan does");
+  CHECK_EQ(run_plan("--json --capacity 1K a.csv"), 0);
+  CHECK_HAS(output, "\"fits\": true");
+  take_down();
+}
+
+static void saved_and_loaded(void) {
+  if (!set_up()) {
+    return;
+  }
+  CHECK_EQ(run_plan("--save a.plan a.csv"), 0);
+  CHECK_EQ(run_plan("--json --load a.plan a.csv"), 0);
+  CHECK_HAS(output, "\"height\": 150");
+  CHECK_EQ(run_plan("--load a.plan b.csv"), 1); /* another problem */
+  CHECK_EQ(run_plan("--load a.csv a.csv"), 1);  /* no plan at all */
+  CHECK_EQ(run_plan("--load none.plan a.csv"), 1);
+  CHECK_HAS(output, "none.plan");
+  CHECK_EQ(run_plan("--save nowhere/a.plan a.csv"), 1);
+  CHECK_HAS(output, "nowhere/a.plan");
+  take_down();
+}
+
+static void wrong_use(void) {
+  if (!set_up()) {
+    return;
+  }
+  CHECK_EQ(run_plan(""), 2);
+  CHECK_HAS(output, "a file is missing");
+  CHECK_EQ(run_plan("a.csv b.csv"), 2);
+  CHECK_EQ(run_plan("--seconds never a.csv"), 2);
+  CHECK_EQ(run_plan("--window 3:2 a.csv"), 2);
+  CHECK_EQ(run_plan("none.csv"), 1);
+  CHECK_HAS(output, "none.csv");
+  take_down();
+}
+
+static const test_case cases[] = {
+    {"known answers", known_answers},
+    {"saved and loaded", saved_and_loaded},
+    {"wrong use", wrong_use},
+};
+
+TEST_MAIN(cases)
