@@ -193,7 +193,8 @@ typedef struct tarn_heap_stats {
   uint64_t limit_bytes;
   uint64_t allocations; /* calls so far */
   uint64_t frees;
-  uint64_t misses; /* of those allocations, not served by the thread's own cache */
+  uint64_t misses; /* of those allocations, not served by the thread's own cache; or, where blocks
+                      are the driver's own allocations, new ones */
   uint64_t moved_chunks;
   uint64_t waits; /* GPU-side waits between streams */
   /* Physical memory in blocks of any state, and its peak. The peak of live_bytes alone is not

@@ -256,6 +256,20 @@ static void staging_reused_in_flight(world *w, bool mistake) {
   CHECK_OK(tarni_port_host_free(w->port, pinned));
 }
 
+/* What its owner has given back goes back to its pool on a stream that is not behind the use. */
+static void pool_free_without_order(world *w, bool mistake) {
+  tarni_pool pool;
+  tarn_ptr block;
+  CHECK_OK(tarni_port_pool_create(w->port, 0, &pool));
+  CHECK_OK(tarni_port_pool_alloc(w->port, pool, block_bytes, w->a, &block));
+  own(w, block, block_bytes, OWNER_A);
+  use(w, block, block_bytes, OWNER_A, w->a);
+  CHECK_OK(tarn_sim_disown(w->device, block, block_bytes));
+  CHECK_OK(tarni_port_pool_free(w->port, block, mistake ? w->b : w->a));
+  CHECK_OK(tarni_port_stream_sync(w->port, mistake ? w->b : w->a));
+  CHECK_OK(tarni_port_pool_destroy(w->port, pool));
+}
+
 /* Two branches of a captured graph share memory though nothing orders them. */
 static void graph_branches_share(world *w, bool mistake) {
   tarni_graph graph;
@@ -460,6 +474,7 @@ static void run_all_orders(scenario run, tarn_sim_finding_kind kind) {
   X(handle_taken_for_stream, REUSE)                                                                \
   X(alias_in_flight, REUSE)                                                                        \
   X(staging_reused_in_flight, REUSE)                                                               \
+  X(pool_free_without_order, REUSE)                                                                \
   X(launch_not_waited_for, REUSE)                                                                  \
   X(graph_branches_share, RACE)                                                                    \
   X(race_of_one_owner, RACE)                                                                       \

@@ -420,7 +420,7 @@ RUN(everything_with_faults,
 /* ---- Heaps whose blocks are the driver's own allocations ---- */
 
 #define BUCKETS(device_name, threads, source, rounded, policy, ...)                                \
-  CHURN(device_name, threads, 3, 0.02, 4 * MIB, policy, .backing = TARN_BACKING_##source,          \
+  CHURN(device_name, threads, 3, 0.01, 4 * MIB, policy, .backing = TARN_BACKING_##source,          \
         .rounding = TARN_ROUNDING_##rounded, __VA_ARGS__)
 
 #define BUCKETS_OF(backing)                                                                        \
@@ -448,7 +448,7 @@ static void every_combination(void) {
     const churn_config config = {.device = "sim:96M,seed=39",
                                  .n_threads = 1,
                                  .n_streams = 3,
-                                 .share = 0.003,
+                                 .share = 0.002,
                                  .max_bytes = 4 * MIB,
                                  .has_retired = true,
                                  .backing = (tarn_backing)(TARN_BACKING_VMM + i % 3),

@@ -581,6 +581,58 @@ static void live_limit(void) {
   }
 }
 
+/* ---- The check ---- */
+
+static void spoil(rig *r, uint64_t *counter) {
+  ++*counter;
+  CHECK_STATUS(tarn_heap_check(r->heap), TARN_CORRUPT);
+  --*counter;
+  CHECK_OK(tarn_heap_check(r->heap));
+}
+
+/* The check of such a heap is not empty: whatever does not agree is found. */
+static void the_check_finds(void) {
+  tarn_heap_config config = config_of(TARN_BACKING_PLAIN, TARN_ROUNDING_EXACT);
+  config.cached_blocks_per_size = 2;
+  rig r;
+  tarn_ptr live, kept[3];
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 1));
+  hold(&r, MIB, &live);
+  for (int i = 0; i < 3; i++) {
+    hold(&r, 2 * MIB, &kept[i]);
+  }
+  rig_block used;
+  rig_own(&r, kept[0], 2 * MIB, &used);
+  rig_touch(&r, &used, r.streams[0], true);
+  CHECK_OK(tarn_sim_disown(r.device, kept[0], 2 * MIB));
+  for (int i = 0; i < 3; i++) {
+    let_go(&r, kept[i]); /* two are kept, one is to go */
+  }
+  tarni_buckets *buckets = r.heap->buckets;
+  CHECK_OK(tarn_heap_check(r.heap));
+  CHECK_EQ(buckets->n_doomed, 1);
+  spoil(&r, &buckets->cached_bytes);
+  spoil(&r, &buckets->doomed_bytes);
+  spoil(&r, &buckets->promised_bytes);
+  spoil(&r, &r.heap->pending_bytes);
+  spoil(&r, &r.heap->reserved_bytes);
+  const tarni_index root = buckets->root;
+  buckets->root = 0;
+  CHECK_STATUS(tarn_heap_check(r.heap), TARN_CORRUPT);
+  buckets->root = root;
+  const tarni_index oldest = buckets->cached.oldest;
+  buckets->cached.oldest = buckets->cached.newest;
+  CHECK_STATUS(tarn_heap_check(r.heap), TARN_CORRUPT);
+  buckets->cached.oldest = oldest;
+  tarni_grant *grant = &buckets->grants[tarni_grant_find_locked(r.heap, live)];
+  grant->state = TARNI_GRANT_CACHED;
+  CHECK_STATUS(tarn_heap_check(r.heap), TARN_CORRUPT);
+  grant->state = TARNI_GRANT_LIVE;
+  CHECK_OK(tarn_heap_check(r.heap));
+  let_go(&r, live);
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"what requests are rounded to", roundings},
     {"nothing, and too much", nothing_and_too_much},
@@ -602,6 +654,7 @@ static const test_case cases[] = {
     {"no more goes than is needed", just_enough},
     {"limits", limits},
     {"a limit on live bytes", live_limit},
+    {"the check finds what does not agree", the_check_finds},
 };
 
 TEST_MAIN(cases)
