@@ -46,7 +46,7 @@ endif()
 
 # Looking for leaks at the end of a process takes 4 s on 64-bit ARM, however small the process is:
 # there, tests that start dozens of them do without. Elsewhere they do not.
-set(tests_of_many_processes unit.tool unit.cuda_driver unit.cuda_port unit.cuda_entries)
+set(tests_of_many_processes unit.tool unit.heap_config unit.cuda_driver unit.cuda_port unit.cuda_entries)
 set(asan_options detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1)
 set(ubsan_options print_stacktrace=1)
 set(tsan_options second_deadlock_stack=1:allocator_may_return_null=1)
