@@ -44,7 +44,7 @@ typedef struct tarni_growth {
   bool has_zombies;     /* it left places for good */
   uint64_t max_missing; /* a window needs less than this to be mapped */
   bool is_short;        /* no memory is made where some can be moved */
-  uint32_t search;      /* its number: chunks that are refused bear it */
+  uint64_t search;      /* its number: chunks that are refused bear it */
   uint32_t n_pieces;
   uint32_t n_chunks;
   uint32_t max_pieces, max_chunks;
@@ -293,6 +293,7 @@ static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const ta
       return addresses_fail(heap, need->size);
     }
     if (!window_take(heap, plan, &chosen, need->size)) {
+      plan_restore_locked(heap, plan);
       return records_fail(heap);
     }
     if (plan_aliases_locked(heap, plan)) {
@@ -620,13 +621,13 @@ static tarn_status window_cut(tarn_heap *heap, tarni_index whole, uint64_t start
 bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *extent) {
   grow_plan *plan;
   *extent = 0;
-  if (heap->n_aliases == 0 || plan_make(heap, need->lane, need->size, &plan) != TARN_OK) {
+  if (plan_make(heap, need->lane, need->size, &plan) != TARN_OK) {
     return false;
   }
   plan->max_missing = 1;
   tarni_lock_acquire(&heap->lock);
   tarni_index whole = 0;
-  if (plan_window_locked(heap, plan, need) == TARN_OK) {
+  if (heap->n_aliases != 0 && plan_window_locked(heap, plan, need) == TARN_OK) {
     whole = plan_commit_locked(heap, plan);
   } else {
     plan_restore_locked(heap, plan);

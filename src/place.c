@@ -16,7 +16,9 @@
 #include "base/bits.h"
 #include "internal.h"
 
-enum { PLACE_MAX_ALIASES = 65536 }; /* in a heap; beyond, a place that is left is unmapped */
+/* In a heap. Beyond, a chunk that moves loses its other places: a program that does not repeat
+ * itself does not find them again, and every search looks through them. */
+enum { PLACE_MAX_ALIASES = 16384 };
 
 /* ---- The list of a chunk's places, lowest first ---- */
 
@@ -64,6 +66,7 @@ void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index lef
 bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
   if (heap->n_aliases >= PLACE_MAX_ALIASES) {
     tarni_place_bury_locked(heap, index, left);
+    tarni_places_drop_locked(heap, index);
     return false;
   }
   tarni_extent *extent = tarni_extent_at(heap, left);
@@ -86,8 +89,9 @@ void tarni_place_return_locked(tarn_heap *heap, tarni_index index) {
   const uint32_t lowest = chunk->places - 1;
   tarni_order order;
   if (chunk->n_used != 0 || lowest == chunk->first_unit ||
-      !tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order)) {
-    return;
+      !tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order) ||
+      (order.n > 1 && heap->config.stealing != TARN_STEAL_ALWAYS)) {
+    return; /* the last: what several streams have freed stays apart, so that each finds its own */
   }
   const tarni_index left = tarni_chunk_isolate_locked(heap, chunk);
   if (left == 0) {
@@ -108,8 +112,8 @@ void tarni_places_drop_locked(tarn_heap *heap, tarni_index index) {
     const uint32_t unit = at - 1;
     const tarni_index alias = heap->places[unit].alias;
     at = heap->places[unit].next;
-    if (alias != 0) {
-      heap->n_aliases--;
+    if (alias != 0 && tarni_extent_at(heap, alias)->kind == TARNI_EXTENT_ALIAS) {
+      heap->n_aliases--; /* others are part of a growth that could not be undone yet */
       tarni_place_bury_locked(heap, index, alias);
     }
   }

@@ -328,8 +328,8 @@ static bool is_beyond(shortage *at) {
   return is;
 }
 
-/* The ladder makes calls that would break a capture of the stream. One that is announced does not
- * come here. */
+/* All steps but the first make calls that would break a capture of the stream. One that is
+ * announced does not come here. */
 static tarn_status stream_check(tarn_heap *heap, tarni_index lane) {
   tarni_capture_state state = {0};
   const tarn_stream stream = heap->lanes[lane].stream;

@@ -105,8 +105,10 @@ static uint64_t lost_bytes_locked(const tarn_heap *heap) {
   for (uint32_t zone = 0; zone < 2; zone++) {
     for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
       const tarni_extent *extent = &heap->extents[i];
-      const bool holds = extent->kind == TARNI_EXTENT_FREE ||
-                         (extent->kind == TARNI_EXTENT_ZOMBIE && extent->chunk != 0);
+      const tarni_phys *chunk = &heap->chunks[extent->chunk];
+      const bool holds = extent->kind == TARNI_EXTENT_FREE || /* or a chunk's last home */
+                         (extent->kind == TARNI_EXTENT_ZOMBIE && chunk->is_leaving &&
+                          extent->offset == tarni_chunk_start(heap, chunk));
       bytes += holds && tarni_order_is_lost_locked(heap, &extent->order) ? extent->size : 0;
     }
   }

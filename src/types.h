@@ -107,7 +107,7 @@ typedef struct tarni_phys {
   uint32_t n_units;
   uint32_t places;   /* the first unit of the lowest place + 1; 0: it is being made, or goes */
   uint32_t n_mapped; /* lock DRIVER: places, and zombies that are still mapped to it */
-  uint32_t stamp, refused;  /* of the search that has seen it, and of the one that cannot use it */
+  uint64_t stamp, refused;  /* of the search that has seen it, and of the one that cannot use it */
   bool is_leaving;          /* to be released once it is mapped nowhere */
   uint32_t n_used;          /* granules of it that are in slabs; 0: idle */
   tarni_index newer, older; /* idle: the list by age; unused: newer links the free records */
@@ -357,7 +357,7 @@ struct tarn_heap {
   tarni_index oldest_idle, newest_idle;
   tarni_index zombies;
   uint32_t n_aliases;
-  uint32_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
+  uint64_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
   uint64_t leaving_bytes; /* of chunks that are to be released; part of reserved_bytes */
   tarni_uses **uses;      /* hash table of live blocks with uses */
   uint32_t n_uses, uses_capacity;
