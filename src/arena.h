@@ -19,8 +19,9 @@
 #include "internal.h"
 #include "tarn/capture.h"
 
+#define TARNI_PIECE_NONE UINT32_MAX
+
 enum {
-  TARNI_PIECE_NONE = UINT32_MAX,
   TARNI_ARENA_GRANULE = 256,
   TARNI_CAPTURE_BRANCHES = 32, /* streams of one capture whose frees are kept apart */
 };

@@ -22,8 +22,8 @@ enum { SLAB_DEFAULT = 64 << 10, SLAB_MAX = 16 << 20, PIECE_ALIGNMENT = 64, TABLE
 
 /* ---- Tables ---- */
 
-static bool table_resize(tarni_table *table, uint64_t capacity) {
-  tarni_piece *pieces = realloc(table->pieces, capacity * sizeof(*pieces));
+static bool table_resize(tarni_transfers *table, uint64_t capacity) {
+  tarni_transfer *pieces = realloc(table->pieces, capacity * sizeof(*pieces));
   if (pieces == NULL) {
     return false;
   }
@@ -38,7 +38,7 @@ static bool table_resize(tarni_table *table, uint64_t capacity) {
 }
 
 /* Room for so many pieces, or nothing has changed. */
-static tarn_status table_reserve(tarni_table *table, uint64_t count, const char *operation) {
+static tarn_status table_reserve(tarni_transfers *table, uint64_t count, const char *operation) {
   if (count <= table->capacity) {
     return TARN_OK;
   }
@@ -52,7 +52,7 @@ static tarn_status table_reserve(tarni_table *table, uint64_t count, const char 
                     table->count);
 }
 
-static tarn_status slab_add(tarn_batch *batch, tarni_table *table, uint64_t bytes) {
+static tarn_status slab_add(tarn_batch *batch, tarni_transfers *table, uint64_t bytes) {
   uint64_t size = tarni_max(batch->staging_bytes, bytes);
   if (table->slabs != NULL) {
     size = tarni_max(size, tarni_min(2 * table->slabs->bytes, SLAB_MAX));
@@ -71,7 +71,7 @@ static tarn_status slab_add(tarn_batch *batch, tarni_table *table, uint64_t byte
 }
 
 /* Finds a place for a piece, right behind the last one if it is so on the device. */
-static tarn_status piece_place(tarn_batch *batch, tarni_table *table, tarni_piece *piece) {
+static tarn_status piece_place(tarn_batch *batch, tarni_transfers *table, tarni_transfer *piece) {
   const bool follows = table->slabs != NULL && piece->device == table->device_end;
   uint64_t start = follows ? table->used : tarni_align_up(table->used, PIECE_ALIGNMENT);
   if (table->slabs == NULL || start > table->slabs->bytes ||
@@ -84,7 +84,7 @@ static tarn_status piece_place(tarn_batch *batch, tarni_table *table, tarni_piec
   return TARN_OK;
 }
 
-static void piece_keep(tarni_table *table, const tarni_piece *piece) {
+static void piece_keep(tarni_transfers *table, const tarni_transfer *piece) {
   if (piece->host != NULL) {
     table->used = (uint64_t)(piece->host - table->slabs->block) + piece->transfer;
     table->device_end = piece->device + piece->transfer;
@@ -93,7 +93,8 @@ static void piece_keep(tarni_table *table, const tarni_piece *piece) {
 }
 
 /* Gives the pinned memory back: at once, or in the order of a stream. */
-static void slabs_give(tarn_batch *batch, tarni_table *table, bool in_order, tarn_stream stream) {
+static void slabs_give(tarn_batch *batch, tarni_transfers *table, bool in_order,
+                       tarn_stream stream) {
   while (table->slabs != NULL) {
     tarni_staging *slab = table->slabs;
     table->slabs = slab->next;
@@ -107,7 +108,7 @@ static void slabs_give(tarn_batch *batch, tarni_table *table, bool in_order, tar
   table->device_end = 0;
 }
 
-static void table_clear(tarn_batch *batch, tarni_table *table) {
+static void table_clear(tarn_batch *batch, tarni_transfers *table) {
   slabs_give(batch, table, table->is_torn, table->torn_stream);
   table->count = 0;
   table->is_torn = false;
@@ -163,7 +164,7 @@ tarn_status tarni_batch_given(const tarn_batch *batch, const char *operation) {
 /* Outputs that are on their way are waited for; where that cannot be proven their memory is kept
  * from everybody. */
 static void outputs_settle(tarn_batch *batch) {
-  tarni_table *table = &batch->outputs;
+  tarni_transfers *table = &batch->outputs;
   const bool is_pending = batch->is_fetched && !batch->is_complete;
   if (is_pending && tarni_port_event_sync(batch->copier->port, batch->mark->event) != TARN_OK) {
     while (table->slabs != NULL) {
@@ -209,7 +210,7 @@ tarn_status tarn_batch_destroy(tarn_batch *batch) {
 
 /* ---- Naming ---- */
 
-static tarn_status piece_check(const tarni_piece *piece, const char *operation) {
+static tarn_status piece_check(const tarni_transfer *piece, const char *operation) {
   const tarni_facts facts = {.requested_bytes = piece->transfer};
   if (piece->transfer < piece->length) {
     return tarni_fail(TARN_RANGE, operation, &facts, "Transfer at least as much as there is.",
@@ -239,7 +240,7 @@ static tarn_status bytes_given(const void *bytes, uint64_t length, const char *o
 
 /* Finds room for an upload in table and slab, and zeroes its padding. The caller copies its bytes
  * there and keeps it: nothing can fail any more. */
-static tarn_status upload_begin(tarn_batch *batch, tarni_piece *piece, const char *operation) {
+static tarn_status upload_begin(tarn_batch *batch, tarni_transfer *piece, const char *operation) {
   TARN_TRY(piece_check(piece, operation));
   TARN_TRY(table_reserve(&batch->uploads, (uint64_t)batch->uploads.count + 1, operation));
   TARN_TRY(piece_place(batch, &batch->uploads, piece));
@@ -247,7 +248,7 @@ static tarn_status upload_begin(tarn_batch *batch, tarni_piece *piece, const cha
   return TARN_OK;
 }
 
-static tarn_status upload_bytes(tarn_batch *batch, tarni_piece piece, const void *bytes,
+static tarn_status upload_bytes(tarn_batch *batch, tarni_transfer piece, const void *bytes,
                                 const char *operation) {
   TARN_TRY(tarni_batch_given(batch, operation));
   TARN_TRY(bytes_given(bytes, piece.length, operation));
@@ -262,13 +263,14 @@ static tarn_status upload_bytes(tarn_batch *batch, tarni_piece piece, const void
 
 tarn_status tarn_batch_upload(tarn_batch *batch, tarn_ptr destination, const void *bytes,
                               uint64_t length) {
-  const tarni_piece piece = {.device = destination, .length = length, .transfer = length};
+  const tarni_transfer piece = {.device = destination, .length = length, .transfer = length};
   return upload_bytes(batch, piece, bytes, "tarn_batch_upload");
 }
 
 tarn_status tarn_batch_upload_padded(tarn_batch *batch, tarn_ptr destination, const void *bytes,
                                      uint64_t length, uint64_t transfer_bytes) {
-  const tarni_piece piece = {.device = destination, .length = length, .transfer = transfer_bytes};
+  const tarni_transfer piece = {
+      .device = destination, .length = length, .transfer = transfer_bytes};
   return upload_bytes(batch, piece, bytes, "tarn_batch_upload_padded");
 }
 
@@ -290,7 +292,7 @@ static tarn_status words_length(uint64_t count, const char *operation, uint64_t 
 }
 
 /* piece.length is the number of words' bytes. */
-static tarn_status upload_words(tarn_batch *batch, tarni_piece piece, const uint32_t *words,
+static tarn_status upload_words(tarn_batch *batch, tarni_transfer piece, const uint32_t *words,
                                 const char *operation) {
   TARN_TRY(tarni_batch_given(batch, operation));
   TARN_TRY(bytes_given(words, piece.length, operation));
@@ -306,7 +308,7 @@ static tarn_status upload_words(tarn_batch *batch, tarni_piece piece, const uint
 tarn_status tarn_batch_upload_words(tarn_batch *batch, tarn_ptr destination, const uint32_t *words,
                                     uint64_t count) {
   const char *operation = "tarn_batch_upload_words";
-  tarni_piece piece = {.device = destination};
+  tarni_transfer piece = {.device = destination};
   TARN_TRY(words_length(count, operation, &piece.length));
   piece.transfer = piece.length;
   return upload_words(batch, piece, words, operation);
@@ -316,18 +318,18 @@ tarn_status tarn_batch_upload_words_padded(tarn_batch *batch, tarn_ptr destinati
                                            const uint32_t *words, uint64_t count,
                                            uint64_t transfer_bytes) {
   const char *operation = "tarn_batch_upload_words_padded";
-  tarni_piece piece = {.device = destination, .transfer = transfer_bytes};
+  tarni_transfer piece = {.device = destination, .transfer = transfer_bytes};
   TARN_TRY(words_length(count, operation, &piece.length));
   return upload_words(batch, piece, words, operation);
 }
 
-static tarn_status output_add(tarn_batch *batch, tarni_piece piece, const char *operation,
+static tarn_status output_add(tarn_batch *batch, tarni_transfer piece, const char *operation,
                               uint32_t *index) {
   if (index != NULL) {
     *index = UINT32_MAX;
   }
   TARN_TRY(tarni_batch_given(batch, operation));
-  tarni_table *table = &batch->outputs;
+  tarni_transfers *table = &batch->outputs;
   if (batch->is_fetched || table->is_torn) {
     return tarni_fail(TARN_STATE, operation, NULL, "Reset the batch first, or use another.",
                       "the %u outputs of the batch are fetched already", table->count);
@@ -348,24 +350,24 @@ static tarn_status output_add(tarn_batch *batch, tarni_piece piece, const char *
 
 tarn_status tarn_batch_output(tarn_batch *batch, tarn_ptr source, uint64_t length,
                               uint32_t *index) {
-  const tarni_piece piece = {.device = source, .length = length, .transfer = length};
+  const tarni_transfer piece = {.device = source, .length = length, .transfer = length};
   return output_add(batch, piece, "tarn_batch_output", index);
 }
 
 tarn_status tarn_batch_output_padded(tarn_batch *batch, tarn_ptr source, uint64_t length,
                                      uint64_t transfer_bytes, uint32_t *index) {
-  const tarni_piece piece = {.device = source, .length = length, .transfer = transfer_bytes};
+  const tarni_transfer piece = {.device = source, .length = length, .transfer = transfer_bytes};
   return output_add(batch, piece, "tarn_batch_output_padded", index);
 }
 
 /* ---- Sending and fetching ---- */
 
 /* Makes the fewest copies of the table's pieces. Returns their number. */
-static uint32_t copies_make(tarni_table *table, bool is_out) {
+static uint32_t copies_make(tarni_transfers *table, bool is_out) {
   uint32_t n = 0;
   bool may_join = false;
   for (uint32_t i = 0; i < table->count; i++) {
-    const tarni_piece *piece = &table->pieces[i];
+    const tarni_transfer *piece = &table->pieces[i];
     if (piece->host == NULL) {
       continue;
     }
@@ -382,8 +384,8 @@ static uint32_t copies_make(tarni_table *table, bool is_out) {
   return n;
 }
 
-static tarn_status stream_check(const tarn_batch *batch, const tarni_table *table,
-                                tarn_stream stream, const char *operation) {
+static tarn_status batch_stream_check(const tarn_batch *batch, const tarni_transfers *table,
+                                      tarn_stream stream, const char *operation) {
   TARN_TRY(tarni_batch_given(batch, operation));
   if (table->is_torn && table->torn_stream != stream) {
     return tarni_fail(TARN_STATE, operation, NULL,
@@ -398,7 +400,7 @@ static tarn_status stream_check(const tarn_batch *batch, const tarni_table *tabl
 }
 
 /* Gives the table's copies to the stream. */
-static tarn_status copies_submit(tarn_batch *batch, tarni_table *table, tarn_stream stream) {
+static tarn_status copies_submit(tarn_batch *batch, tarni_transfers *table, tarn_stream stream) {
   const uint32_t n = copies_make(table, table == &batch->outputs);
   if (n == 0) {
     return TARN_OK;
@@ -416,8 +418,8 @@ static tarn_status copies_submit(tarn_batch *batch, tarni_table *table, tarn_str
 tarn_status tarn_batch_send(tarn_batch *batch, tarn_stream stream) {
   const char *operation = "tarn_batch_send";
   TARN_TRY(tarni_batch_given(batch, operation));
-  tarni_table *table = &batch->uploads;
-  TARN_TRY(stream_check(batch, table, stream, operation));
+  tarni_transfers *table = &batch->uploads;
+  TARN_TRY(batch_stream_check(batch, table, stream, operation));
   if (table->count == 0) {
     return TARN_OK;
   }
@@ -434,12 +436,12 @@ tarn_status tarn_batch_fetch(tarn_batch *batch, tarn_stream stream, tarn_fence *
     *fence = NULL;
   }
   TARN_TRY(tarni_batch_given(batch, operation));
-  tarni_table *table = &batch->outputs;
+  tarni_transfers *table = &batch->outputs;
   if (batch->is_fetched) {
     return tarni_fail(TARN_STATE, operation, NULL, "Collect them, or reset the batch.",
                       "the %u outputs of the batch are fetched already", table->count);
   }
-  TARN_TRY(stream_check(batch, table, stream, operation));
+  TARN_TRY(batch_stream_check(batch, table, stream, operation));
   TARN_TRY(copies_submit(batch, table, stream));
   table->is_torn = true; /* until it is fetched */
   table->torn_stream = stream;

@@ -6,17 +6,17 @@
 
 #include "transfer.h"
 
-typedef struct tarni_piece {
+typedef struct tarni_transfer {
   tarn_ptr device;
   uint8_t *host;     /* in pinned memory; NULL for zero bytes */
   uint64_t length;   /* of the caller's bytes */
   uint64_t transfer; /* with padding: what is copied */
   bool is_joined;    /* follows the piece before it on both sides, in one block: one copy */
-} tarni_piece;
+} tarni_transfer;
 
 /* Pieces that go one way, and the pinned memory they are in. */
-typedef struct tarni_table {
-  tarni_piece *pieces;
+typedef struct tarni_transfers {
+  tarni_transfer *pieces;
   tarni_copy *copies; /* room to make copies of the pieces */
   uint32_t count, capacity;
   tarni_staging *slabs; /* the newest first */
@@ -24,12 +24,12 @@ typedef struct tarni_table {
   tarn_ptr device_end;  /* where the last piece ends on the device, and in the newest slab */
   bool is_torn;         /* a part of it may be with this stream, by a call that failed: */
   tarn_stream torn_stream;
-} tarni_table;
+} tarni_transfers;
 
 struct tarn_batch {
   tarn_copier *copier;
   uint64_t staging_bytes;
-  tarni_table uploads, outputs;
+  tarni_transfers uploads, outputs;
   uint64_t n_copies;
   bool is_fetched;
   bool is_complete; /* the outputs are known to be there */

@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "transfer.h"
 
-static tarn_status no_memory(const char *operation, size_t bytes) {
+static tarn_status no_buffer_memory(const char *operation, size_t bytes) {
   const tarni_facts facts = {.requested_bytes = bytes};
   return tarni_fail(TARN_HOST_MEMORY, operation, &facts,
                     "Free host memory, or collect less at a time.",
@@ -43,7 +43,7 @@ tarn_status tarn_buffer_create(const tarn_buffer_config *config, tarn_buffer **b
   }
   tarn_buffer *made = calloc(1, sizeof(*made));
   if (made == NULL) {
-    return no_memory(operation, sizeof(*made));
+    return no_buffer_memory(operation, sizeof(*made));
   }
   made->limit = known.limit_bytes;
   const tarn_status status = tarn_buffer_reserve(made, known.capacity_bytes);
@@ -100,7 +100,7 @@ tarn_status tarni_buffer_prepare(tarn_buffer *buffer, size_t length, const char 
     const size_t capacity = grown_capacity(buffer, length);
     buffer->fresh = malloc(capacity);
     if (buffer->fresh == NULL) {
-      return no_memory(operation, capacity);
+      return no_buffer_memory(operation, capacity);
     }
     buffer->fresh_capacity = capacity;
   }
@@ -138,7 +138,7 @@ tarn_status tarn_buffer_reserve(tarn_buffer *buffer, size_t capacity_bytes) {
   }
   void *bytes = realloc(buffer->bytes, capacity_bytes);
   if (bytes == NULL) {
-    return no_memory(operation, capacity_bytes);
+    return no_buffer_memory(operation, capacity_bytes);
   }
   buffer->bytes = bytes;
   buffer->capacity = capacity_bytes;
@@ -171,7 +171,7 @@ tarn_status tarn_buffer_list_create(tarn_buffer_list **list) {
                       "the list's address is NULL");
   }
   *list = calloc(1, sizeof(**list));
-  return *list != NULL ? TARN_OK : no_memory("tarn_buffer_list_create", sizeof(**list));
+  return *list != NULL ? TARN_OK : no_buffer_memory("tarn_buffer_list_create", sizeof(**list));
 }
 
 static void list_cut(tarn_buffer_list *list, size_t count) {

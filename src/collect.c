@@ -24,7 +24,7 @@ static tarn_status outputs_ready(tarn_batch *batch, const char *operation) {
 }
 
 static tarn_status output_find(const tarn_batch *batch, uint32_t index, const char *operation,
-                               const tarni_piece **piece) {
+                               const tarni_transfer **piece) {
   if (index >= batch->outputs.count) {
     return tarni_fail(TARN_RANGE, operation, NULL, "Pass a number that naming an output gave.",
                       "output %u of a batch that has %u", index, batch->outputs.count);
@@ -65,11 +65,11 @@ static tarn_status prepare_all(const tarn_batch *batch, tarn_buffer *const *buff
   return TARN_OK;
 }
 
-static tarn_status collect_all(const tarn_batch *batch, tarn_buffer *const *buffers,
-                               const char *operation) {
+static tarn_status fill_all(const tarn_batch *batch, tarn_buffer *const *buffers,
+                            const char *operation) {
   TARN_TRY(prepare_all(batch, buffers, operation));
   for (uint32_t i = 0; i < batch->outputs.count; i++) {
-    const tarni_piece *piece = &batch->outputs.pieces[i];
+    const tarni_transfer *piece = &batch->outputs.pieces[i];
     tarni_buffer_fill(buffers[i], piece->host, piece->length);
   }
   return TARN_OK;
@@ -83,7 +83,7 @@ tarn_status tarn_batch_collect_into(tarn_batch *batch, tarn_buffer *const *buffe
                       "%zu buffers%s for %u outputs", count, buffers == NULL ? ", at NULL," : "",
                       batch->outputs.count);
   }
-  return collect_all(batch, buffers, operation);
+  return fill_all(batch, buffers, operation);
 }
 
 tarn_status tarn_batch_collect(tarn_batch *batch, tarn_buffer_list *list) {
@@ -95,7 +95,7 @@ tarn_status tarn_batch_collect(tarn_batch *batch, tarn_buffer_list *list) {
   }
   const size_t before = list->count;
   TARN_TRY(tarni_buffer_list_add(list, batch->outputs.count));
-  const tarn_status status = collect_all(batch, list->buffers, operation);
+  const tarn_status status = fill_all(batch, list->buffers, operation);
   return tarn_buffer_list_resize(list, status == TARN_OK ? batch->outputs.count : before) == TARN_OK
              ? status
              : TARN_CORRUPT;
@@ -103,7 +103,7 @@ tarn_status tarn_batch_collect(tarn_batch *batch, tarn_buffer_list *list) {
 
 /* ---- One ---- */
 
-static tarn_status collect_part(const tarni_piece *piece, uint64_t offset, uint64_t length,
+static tarn_status collect_part(const tarni_transfer *piece, uint64_t offset, uint64_t length,
                                 tarn_buffer *buffer, const char *operation) {
   if (buffer == NULL) {
     return tarni_fail(TARN_INVALID, operation, NULL, "Make one with tarn_buffer_create.",
@@ -117,7 +117,7 @@ static tarn_status collect_part(const tarni_piece *piece, uint64_t offset, uint6
 tarn_status tarn_batch_collect_one(tarn_batch *batch, uint32_t index, tarn_buffer *buffer) {
   const char *operation = "tarn_batch_collect_one";
   TARN_TRY(outputs_ready(batch, operation));
-  const tarni_piece *piece;
+  const tarni_transfer *piece;
   TARN_TRY(output_find(batch, index, operation, &piece));
   return collect_part(piece, 0, piece->length, buffer, operation);
 }
@@ -126,7 +126,7 @@ tarn_status tarn_batch_collect_range(tarn_batch *batch, uint32_t index, uint64_t
                                      uint64_t length, tarn_buffer *buffer) {
   const char *operation = "tarn_batch_collect_range";
   TARN_TRY(outputs_ready(batch, operation));
-  const tarni_piece *piece;
+  const tarni_transfer *piece;
   TARN_TRY(output_find(batch, index, operation, &piece));
   const tarni_facts facts = {.requested_bytes = length, .available_bytes = piece->length};
   uint64_t end;
@@ -153,7 +153,7 @@ tarn_status tarn_batch_view(tarn_batch *batch, uint32_t index, const void **byte
   *bytes = NULL;
   *length = 0;
   TARN_TRY(outputs_ready(batch, operation));
-  const tarni_piece *piece;
+  const tarni_transfer *piece;
   TARN_TRY(output_find(batch, index, operation, &piece));
   *bytes = piece->host;
   *length = piece->length;
@@ -165,7 +165,7 @@ tarn_status tarn_batch_get_info(const tarn_batch *batch, tarn_batch_info *info) 
   tarn_batch_info full = {.size = sizeof(full)};
   TARN_TRY(tarni_struct_out(info, &full, sizeof(full), operation));
   TARN_TRY(tarni_batch_given(batch, operation));
-  const tarni_table *tables[2] = {&batch->uploads, &batch->outputs};
+  const tarni_transfers *tables[2] = {&batch->uploads, &batch->outputs};
   uint64_t sums[2] = {0, 0};
   for (int i = 0; i < 2; i++) {
     for (uint32_t k = 0; k < tables[i]->count; k++) {

@@ -369,7 +369,7 @@ static tarn_status copy_do(const copy_request *request) {
 /* ---- The public face ---- */
 
 /* A source is never written: a request holds both directions' host address. */
-static uint8_t *host_of(const void *source) {
+static uint8_t *host_side(const void *source) {
   return (uint8_t *)(uintptr_t)source;
 }
 
@@ -377,7 +377,7 @@ tarn_status tarn_copy_in(tarn_copier *copier, tarn_ptr destination, const void *
                          uint64_t bytes, tarn_stream stream) {
   const copy_request request = {.operation = "tarn_copy_in",
                                 .copier = copier,
-                                .host = host_of(source),
+                                .host = host_side(source),
                                 .device = destination,
                                 .bytes = bytes,
                                 .stream = stream,
@@ -389,7 +389,7 @@ tarn_status tarn_copy_in_async(tarn_copier *copier, tarn_ptr destination, const 
                                uint64_t bytes, tarn_stream stream, tarn_fence **fence) {
   const copy_request request = {.operation = "tarn_copy_in_async",
                                 .copier = copier,
-                                .host = host_of(source),
+                                .host = host_side(source),
                                 .device = destination,
                                 .bytes = bytes,
                                 .stream = stream,

@@ -156,7 +156,7 @@ static uint64_t piece_start(const tarni_job *job, uint32_t piece) {
   return tarni_min(piece * job->piece_bytes, job->bytes);
 }
 
-static uint8_t *slot_of(const tarni_job *job, uint32_t piece) {
+static uint8_t *ring_slot(const tarni_job *job, uint32_t piece) {
   return job->ring->block + (piece % job->n_slots) * job->piece_bytes;
 }
 
@@ -164,9 +164,9 @@ void tarni_job_copy(const tarni_job *job, uint32_t piece) {
   const uint64_t start = piece_start(job, piece);
   const uint64_t bytes = piece_start(job, piece + 1) - start;
   if (job->is_out) {
-    memcpy(job->host + start, slot_of(job, piece), bytes);
+    memcpy(job->host + start, ring_slot(job, piece), bytes);
   } else {
-    memcpy(slot_of(job, piece), job->host + start, bytes);
+    memcpy(ring_slot(job, piece), job->host + start, bytes);
   }
 }
 
@@ -187,7 +187,7 @@ static tarn_status pieces_submit(tarni_job *job, uint32_t end) {
   const uint32_t first = job->submitted;
   const uint64_t start = piece_start(job, first);
   const uint64_t bytes = piece_start(job, end) - start;
-  const tarn_ptr slot = (uintptr_t)slot_of(job, first), device = job->device + start;
+  const tarn_ptr slot = (uintptr_t)ring_slot(job, first), device = job->device + start;
   TARN_TRY(tarni_port_copy(job->copier->port, job->is_out ? slot : device,
                            job->is_out ? device : slot, bytes, job->stream));
   job->submitted = end;

@@ -71,8 +71,8 @@ static tarn_status scope_given(const tarn_scope *scope, const char *operation) {
 
 /* ---- Slots ---- */
 
-static tarn_status slot_find(const tarn_scope *scope, uint32_t index, const char *operation,
-                             uint32_t *place) {
+static tarn_status scope_slot_find(const tarn_scope *scope, uint32_t index, const char *operation,
+                                   uint32_t *place) {
   TARN_TRY(scope_given(scope, operation));
   *place = index == TARN_SCOPE_PARAMETERS ? scope->n_slots : index;
   if (*place > scope->n_slots || (*place == scope->n_slots && index != TARN_SCOPE_PARAMETERS)) {
@@ -83,9 +83,9 @@ static tarn_status slot_find(const tarn_scope *scope, uint32_t index, const char
   return TARN_OK;
 }
 
-static tarn_status slot_find_empty(const tarn_scope *scope, uint32_t index, const char *operation,
-                                   uint32_t *place) {
-  TARN_TRY(slot_find(scope, index, operation, place));
+static tarn_status scope_slot_find_empty(const tarn_scope *scope, uint32_t index,
+                                         const char *operation, uint32_t *place) {
+  TARN_TRY(scope_slot_find(scope, index, operation, place));
   const scope_slot *slot = &scope->slots[*place];
   if (slot->is_filled) {
     const char *which = index == TARN_SCOPE_PARAMETERS ? "for parameters" : "";
@@ -103,7 +103,7 @@ tarn_status tarn_scope_alloc(tarn_scope *scope, uint32_t index, uint64_t bytes, 
     *block = 0;
   }
   uint32_t place;
-  TARN_TRY(slot_find_empty(scope, index, operation, &place));
+  TARN_TRY(scope_slot_find_empty(scope, index, operation, &place));
   tarn_ptr address;
   TARN_TRY(tarn_alloc(scope->heap, bytes, scope->stream, &address));
   scope->slots[place] = (scope_slot){.address = address, .bytes = bytes, .is_filled = true};
@@ -133,7 +133,7 @@ static tarn_status adjacent_check(const tarn_scope *scope, uint32_t first, uint3
   }
   *sum = 0;
   for (uint32_t i = 0; i < count; i++) {
-    TARN_TRY(slot_find_empty(scope, first + i, operation, &place));
+    TARN_TRY(scope_slot_find_empty(scope, first + i, operation, &place));
     uint64_t part;
     if (!tarni_align_up_checked(bytes[i], PART_ALIGNMENT, &part) || !tarni_add(*sum, part, sum)) {
       return tarni_fail(TARN_OVERFLOWED, operation, NULL, "Check the sizes.",
@@ -185,7 +185,7 @@ static tarn_status check_not_held(const tarn_scope *scope, tarn_ptr block, const
 tarn_status tarn_scope_put(tarn_scope *scope, uint32_t index, tarn_ptr block) {
   const char *operation = "tarn_scope_put";
   uint32_t place;
-  TARN_TRY(slot_find_empty(scope, index, operation, &place));
+  TARN_TRY(scope_slot_find_empty(scope, index, operation, &place));
   tarn_block_info info = {.size = sizeof(info)};
   TARN_TRY(tarn_block_get_info(scope->heap, block, &info));
   if (info.address != block) {
@@ -207,7 +207,7 @@ tarn_status tarn_scope_take(tarn_scope *scope, uint32_t index, tarn_ptr *block) 
   }
   *block = 0;
   uint32_t place;
-  TARN_TRY(slot_find(scope, index, operation, &place));
+  TARN_TRY(scope_slot_find(scope, index, operation, &place));
   if (!scope->slots[place].is_filled) {
     return tarni_fail(TARN_STATE, operation, NULL, "Fill the slot first.", "slot %u is empty",
                       index);
@@ -226,7 +226,7 @@ tarn_status tarn_scope_get(const tarn_scope *scope, uint32_t index, tarn_scope_s
   tarn_scope_slot full = {.size = sizeof(full)};
   TARN_TRY(tarni_struct_out(slot, &full, sizeof(full), operation));
   uint32_t place;
-  TARN_TRY(slot_find(scope, index, operation, &place));
+  TARN_TRY(scope_slot_find(scope, index, operation, &place));
   full.address = scope->slots[place].address;
   full.bytes = scope->slots[place].bytes;
   full.is_filled = scope->slots[place].is_filled;

@@ -38,7 +38,7 @@ tarn_status tarni_staging_take(tarn_copier *copier, uint64_t bytes, tarni_stagin
   return TARN_OK;
 }
 
-static void record_give(tarn_copier *copier, tarni_staging *staging) {
+static void staging_forget(tarn_copier *copier, tarni_staging *staging) {
   tarni_lock_acquire(&copier->lock);
   staging->block = NULL;
   staging->next = copier->stagings;
@@ -69,7 +69,7 @@ void tarni_staging_give(tarn_copier *copier, tarni_staging *staging) {
   tarn_error error = {.size = sizeof(error)};
   (void)tarn_last_error(&error);
   if (tarn_pinned_free(copier->pool, staging->block) == TARN_OK) {
-    record_give(copier, staging);
+    staging_forget(copier, staging);
   } else {
     tarni_staging_bury(copier, staging, NULL);
     error_restore(&error);
@@ -93,7 +93,7 @@ void tarni_staging_give_on(tarn_copier *copier, tarni_staging *staging, tarn_str
   tarn_error error = {.size = sizeof(error)};
   (void)tarn_last_error(&error);
   if (give_in_order(copier, staging, stream) == TARN_OK) {
-    record_give(copier, staging);
+    staging_forget(copier, staging);
   } else {
     tarni_staging_bury(copier, staging, stream);
   }
@@ -121,7 +121,7 @@ tarn_status tarni_staging_exhume(tarn_copier *copier, tarn_stream stream, bool a
   for (tarni_staging *staging; (staging = quarantine_take(copier, stream, all)) != NULL;) {
     const tarn_status status = give_in_order(copier, staging, staging->stream);
     if (status == TARN_OK) {
-      record_give(copier, staging);
+      staging_forget(copier, staging);
     } else {
       result = status;
       staging->next = kept;

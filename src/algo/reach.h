@@ -42,10 +42,8 @@ typedef struct tarni_reach {
   uint64_t n_words, words_capacity;
 } tarni_reach;
 
-enum {
-  TARNI_REACH_ALWAYS = 0,         /* the stamp of nothing: every place covers it */
-  TARNI_REACH_NEVER = UINT32_MAX, /* no stamp: no place covers it; also: no host memory */
-};
+enum { TARNI_REACH_ALWAYS = 0 };     /* the stamp of nothing: every place covers it */
+#define TARNI_REACH_NEVER UINT32_MAX /* no stamp: no place covers it; also: no host memory */
 
 void tarni_reach_close(tarni_reach *reach);
 

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TARNI_TABLE_NONE = UINT32_MAX };
+#define TARNI_TABLE_NONE UINT32_MAX
 
 typedef struct tarni_table_slot {
   uint64_t key;
