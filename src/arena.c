@@ -258,12 +258,25 @@ void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane) {
   tarni_lock_release(&heap->lock);
 }
 
+/* Whether the stream is one that tarn has begun to capture: what it was given before has its fence
+ * then, and what it is given now is recorded, not done. */
+static bool was_fenced(tarn_heap *heap, tarn_stream stream) {
+  const tarn_capture *capture = tarni_capture_freeing_held(heap, stream);
+  return capture != NULL && capture->stream == stream && !capture->config.is_adopted;
+}
+
 void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream) {
   tarn_heap *heap = arena->heap;
   tarni_index lane;
   const tarn_status status = tarni_lane_find(heap, stream, &lane);
   if (status != TARN_OK) { /* it cannot be asked, but what it was given before may go on */
     lane = tarni_lane_by_handle(heap, stream);
+  }
+  if (status == TARN_CAPTURE && lane != TARNI_LANE_COMMON && was_fenced(heap, stream)) {
+    tarni_lock_acquire(&heap->lock);
+    arena->tickets[lane] = heap->lanes[lane].ticket;
+    tarni_lock_release(&heap->lock);
+    return;
   }
   if (status == TARN_OK || status == TARN_CAPTURE || lane != TARNI_LANE_COMMON) {
     if (lane != TARNI_LANE_COMMON) {
@@ -563,6 +576,7 @@ static tarn_status content_save(tarn_arena *arena) {
 }
 
 static tarn_status arena_sleep(tarn_arena *arena, bool keep) {
+  TARN_TRY(tarni_capture_allows("tarn_arena_sleep"));
   TARN_TRY(tarni_arena_finish_held(arena));
   const uint64_t bytes = arena->mapped;
   if (keep && bytes != 0) {
@@ -604,7 +618,8 @@ tarn_status tarn_arena_wake(tarn_arena *arena) {
   tarni_lock_acquire(&arena->heap->capture);
   tarn_status status = TARN_OK;
   if (arena->is_asleep) {
-    status = tarni_arena_grow_held(arena, arena->slept);
+    status = arena->saved != NULL ? tarni_capture_allows("tarn_arena_wake") : TARN_OK;
+    status = status == TARN_OK ? tarni_arena_grow_held(arena, arena->slept) : status;
     if (status == TARN_OK && arena->saved != NULL) {
       status = tarni_port_copy_sync(arena->heap->port, arena->base, (uintptr_t)arena->saved,
                                     arena->slept);

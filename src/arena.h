@@ -257,5 +257,7 @@ void tarni_graphs_reap_held(tarn_heap *heap);
 void tarni_strict_add(tarn_capture *capture);
 void tarni_strict_remove(tarn_capture *capture);
 const void *tarni_strict_thread(void);
+/* TARN_CAPTURE where a call that needs the driver would break a capture. */
+tarn_status tarni_capture_allows(const char *operation);
 
 #endif

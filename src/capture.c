@@ -229,6 +229,8 @@ static tarn_status driver_begin_held(tarn_capture *capture) {
                                              TARNI_CAPTURE_RELAXED};
   tarn_heap *heap = capture->heap;
   if (!capture->config.is_adopted) {
+    tarni_index lane; /* inside the capture the stream could not be asked for it */
+    (void)tarni_lane_find(heap, capture->stream, &lane);
     tarni_lock_acquire(&heap->grow); /* so that no fence is recorded on the stream right now */
     stream_fence_grow(heap, capture->stream);
     const tarn_status status =

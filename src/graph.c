@@ -116,6 +116,7 @@ static tarn_status graph_launch_held(tarn_graph *graph, tarn_stream stream) {
   }
   TARN_TRY(tarni_lane_find(graph->heap, stream, &lane));
   if (graph->exec == NULL) {
+    TARN_TRY(tarni_capture_allows("tarn_graph_launch")); /* it would break somebody's capture */
     TARN_TRY(tarni_port_graph_instantiate(port, graph->handle, &graph->exec));
   }
   TARN_TRY(arena_await_held(graph, lane));

@@ -43,6 +43,13 @@ void tarni_strict_remove(tarn_capture *capture) {
   tarni_lock_release(&strict_lock);
 }
 
+tarn_status tarni_capture_allows(const char *operation) {
+  return !tarni_capture_forbids()
+             ? TARN_OK
+             : tarni_fail(TARN_CAPTURE, operation, NULL, "Try again after the capture.",
+                          "a capture that goes on forbids what this call needs");
+}
+
 bool tarni_capture_forbids(void) {
   if (TARNI_LIKELY(atomic_load_explicit(&n_strict, memory_order_relaxed) == 0)) {
     return false;

@@ -131,7 +131,8 @@ TARN_API tarn_status tarn_graph_find(tarn_heap *heap, uint64_t capture_id, tarn_
  * its replays use. */
 
 /* Launches a graph of tarn's own. Launches are ordered after those of other graphs with the same
- * arena. The first launch instantiates it. */
+ * arena. The first launch instantiates it, which others' captures may forbid: TARN_CAPTURE, and it
+ * can be tried again. */
 TARN_API tarn_status tarn_graph_launch(tarn_graph *graph, tarn_stream stream);
 
 /* Says that the program has launched the graph itself, on this stream, just now. */
