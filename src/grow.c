@@ -19,6 +19,7 @@ enum {
   GROW_MAX_CHUNK = 32 << 20,  /* no chunk is larger than this many bytes, */
   GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
+  GROW_MAX_STEPS = 65536,     /* extents that one search looks at */
   GROW_SLACK_SHARE = 256,     /* memory above the peak of use by this part is made, not moved */
 };
 
@@ -44,6 +45,7 @@ typedef struct tarni_growth {
   bool has_zombies;     /* it left places for good */
   uint64_t max_missing; /* a window needs less than this to be mapped */
   bool is_short;        /* no memory is made where some can be moved */
+  uint32_t n_steps;     /* extents that the search has looked at */
   uint64_t search;      /* its number: chunks that are refused bear it */
   uint32_t n_pieces;
   uint32_t n_chunks;
@@ -99,14 +101,15 @@ static bool alias_fits(const tarn_heap *heap, const tarni_extent *alias, uint64_
 
 /* What a window of `size` bytes from `start`, which lies in the extent `first`, would need. Returns
  * the extent that is in its way, and so in the way of all windows that begin before it; else 0. */
-static tarni_index window_try(tarn_heap *heap, const grow_plan *plan, tarni_index first,
-                              uint64_t start, uint64_t size, window *best) {
+static tarni_index window_try(tarn_heap *heap, grow_plan *plan, tarni_index first, uint64_t start,
+                              uint64_t size, window *best) {
   const uint64_t end = start + size;
   uint64_t missing = 0;
   uint32_t n = 0;
   heap->n_searches++;
   for (tarni_index i = first; i != 0 && heap->extents[i].offset < end; i = heap->extents[i].next) {
     const tarni_extent *extent = &heap->extents[i];
+    plan->n_steps++;
     if (!is_usable(heap, plan, extent)) {
       return i;
     }
@@ -131,7 +134,7 @@ static tarni_index window_try(tarn_heap *heap, const grow_plan *plan, tarni_inde
 }
 
 /* The window that ends where the extent does, in a run of usable ones. */
-static void window_try_back(tarn_heap *heap, const grow_plan *plan, const tarni_need *need,
+static void window_try_back(tarn_heap *heap, grow_plan *plan, const tarni_need *need,
                             const tarni_index run[2], window *best) {
   const tarni_extent *last = &heap->extents[run[1]];
   const uint64_t end = last->offset + last->size;
@@ -148,14 +151,29 @@ static void window_try_back(tarn_heap *heap, const grow_plan *plan, const tarni_
   }
 }
 
+/* The lowest window that has nothing mapped: what there is when the search finds nothing better. */
+static window window_void(tarn_heap *heap, const grow_plan *plan, const tarni_need *need) {
+  window best = {.missing = plan->max_missing};
+  const tarni_index first =
+      tarni_extent_first_locked(heap, need->zone, TARNI_TREE_VOID, need->size, need->alignment);
+  if (first != 0 && plan->max_missing == UINT64_MAX) {
+    best.first = first;
+    best.start = tarni_align_up(heap->extents[first].offset, need->alignment);
+    best.missing = tarni_align_up(need->size, heap->unit) + 2 * heap->unit; /* others are better */
+  }
+  return best;
+}
+
 /* Windows that begin where a usable extent begins and, behind void addresses, those that end where
  * a mapped one ends. */
-static window window_best(tarn_heap *heap, const grow_plan *plan, const tarni_need *need) {
-  window best = {.missing = plan->max_missing};
+static window window_best(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
+  window best = window_void(heap, plan, need);
   tarni_index run = 0; /* first extent of the present run of usable ones */
   bool has_void = false;
-  for (tarni_index i = heap->zones[need->zone].head; i != 0 && best.missing != 0;) {
+  for (tarni_index i = heap->zones[need->zone].head;
+       i != 0 && best.missing != 0 && plan->n_steps < GROW_MAX_STEPS;) {
     const tarni_extent *extent = &heap->extents[i];
+    plan->n_steps++;
     if (!is_usable(heap, plan, extent)) {
       run = 0;
       has_void = false;

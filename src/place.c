@@ -18,7 +18,7 @@
 
 /* In a heap. Beyond, a chunk that moves loses its other places: a program that does not repeat
  * itself does not find them again, and every search looks through them. */
-enum { PLACE_MAX_ALIASES = 16384 };
+enum { PLACE_MAX_ALIASES = 65536 };
 
 /* ---- The list of a chunk's places, lowest first ---- */
 

@@ -312,6 +312,8 @@ static void start(churn *c, churn_thread *threads) {
     if (c->config->is_alone || c->config->has_retired) {
       CHECK_OK(tarn_stream_create(c->rig.device, &threads[i].own));
     }
+  }
+  for (int i = 0; i < c->config->n_threads; i++) { /* the first may plan faults at once */
     CHECK_EQ(pthread_create(&threads[i].thread, NULL, run_thread, &threads[i]), 0);
   }
 }
