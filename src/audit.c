@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "base/bits.h"
-#include "internal.h"
+#include "debug.h"
 
 typedef struct audit {
   tarn_heap *heap;
@@ -442,6 +442,7 @@ static tarn_status check_chunked_locked(tarn_heap *heap) {
 
 tarn_status tarn_heap_check(tarn_heap *heap) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_check"));
+  TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
   tarni_lock_acquire(&heap->grow);
   tarni_lock_acquire(&heap->lock);
@@ -449,6 +450,7 @@ tarn_status tarn_heap_check(tarn_heap *heap) {
       heap->buckets != NULL ? tarni_bucket_check_locked(heap) : check_chunked_locked(heap);
   status = status == TARN_OK ? tarni_arenas_check_held(heap) : status;
   tarni_lock_release(&heap->lock);
+  status = status == TARN_OK ? tarni_debug_check_grow(heap) : status;
   tarni_lock_release(&heap->grow);
   tarni_lock_release(&heap->capture);
   return status;

@@ -2,7 +2,9 @@
  *
  * What a pointer is: look-ups off the hot path, for questions and for refusing wrong use. */
 #include "base/bits.h"
-#include "internal.h"
+#include "debug.h"
+
+enum { BLOCK_TRAIL_TEXT = 230 };
 
 bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block *block) {
   if (heap->buckets != NULL) {
@@ -54,19 +56,21 @@ tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *op
   tarni_block block = {0};
   tarni_lock_acquire(&heap->lock);
   const bool is_block = tarni_block_find_locked(heap, offset, &block);
+  char trail[BLOCK_TRAIL_TEXT];
+  tarni_debug_describe_locked(heap, is_block ? block.offset : offset, trail, sizeof(trail));
   tarni_lock_release(&heap->lock);
   const tarni_facts facts = {.device = heap->port->device.name};
   const unsigned long long address = pointer;
   if (is_block && block.is_live) {
     return tarni_fail(TARN_INTERIOR, operation, &facts, "Pass the address that tarn_alloc gave.",
-                      "0x%llx is %llu bytes into the block of %llu bytes at 0x%llx", address,
+                      "0x%llx is %llu bytes into the block of %llu bytes at 0x%llx%s", address,
                       (unsigned long long)(offset - block.offset), (unsigned long long)block.bytes,
-                      (unsigned long long)(heap->base + block.offset));
+                      (unsigned long long)(heap->base + block.offset), trail);
   }
   if (is_block || offset < heap->size) { /* all of the reservation comes from this heap */
     return tarni_fail(TARN_DOUBLE_FREE, operation, &facts,
                       "Free a block once, and do not use it afterwards.",
-                      "0x%llx is an address of this heap, but in no live block", address);
+                      "0x%llx is an address of this heap, but in no live block%s", address, trail);
   }
   if (heap->buckets != NULL) {
     return tarni_fail(TARN_FOREIGN, operation, &facts,
@@ -86,6 +90,12 @@ tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_in
   tarni_block block = {0};
   tarni_lock_acquire(&heap->lock);
   const bool is_block = tarni_block_find_locked(heap, pointer - heap->base, &block);
+  tarn_block_info found = {
+      .size = sizeof(found), .address = heap->base + block.offset, .usable_bytes = block.bytes};
+  if (is_block && block.is_live && heap->debug != NULL) {
+    found.requested_bytes = tarni_debug_requested_locked(heap, block.offset);
+    found.n_frames = tarni_debug_frames_locked(heap, block.offset, found.frames, TARN_BLOCK_FRAMES);
+  }
   tarni_lock_release(&heap->lock);
   tarn_block_info captured = {.size = sizeof(captured)};
   if (tarni_arena_block(heap, pointer, &captured)) {
@@ -96,7 +106,5 @@ tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_in
                       "Ask about pointers into live blocks of this heap.",
                       "0x%llx is in no live block of this heap", (unsigned long long)pointer);
   }
-  const tarn_block_info found = {
-      .size = sizeof(found), .address = heap->base + block.offset, .usable_bytes = block.bytes};
   return tarni_struct_out(info, &found, sizeof(found), "tarn_block_get_info");
 }

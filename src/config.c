@@ -5,6 +5,8 @@
 #include "base/option.h"
 #include "internal.h"
 
+enum { CONFIG_STACK_MAX = 32, CONFIG_GUARD_MAX = 1 << 20 };
+
 static const uint64_t no_limit = UINT64_MAX;
 
 static tarn_status config_range(const char *what, int value, int greatest) {
@@ -85,17 +87,56 @@ static bool switched(bool config, const tarni_option_value *options, tarni_optio
   return config || (options != NULL && options[id].number != 0);
 }
 
+static uint64_t numbered(uint64_t config, const tarni_option_value *options, tarni_option_id id) {
+  return config != 0 || options == NULL ? config : options[id].number;
+}
+
 static tarni_care care_of(const tarn_heap_config *config, const tarni_option_value *options) {
   return (tarni_care){
       .is_deterministic = switched(config->is_deterministic, options, TARNI_OPTION_DETERMINISTIC),
       .is_verifying_streams =
           switched(config->is_verifying_streams, options, TARNI_OPTION_VERIFY_STREAMS),
       .is_asking_captures =
-          switched(config->is_asking_captures, options, TARNI_OPTION_ASK_CAPTURES)};
+          switched(config->is_asking_captures, options, TARNI_OPTION_ASK_CAPTURES),
+      .is_secure = switched(config->is_secure, options, TARNI_OPTION_SECURE),
+      .fill_alloc = (uint8_t)numbered(config->fill_alloc, options, TARNI_OPTION_FILL_ALLOC),
+      .fill_free = (uint8_t)numbered(config->fill_free, options, TARNI_OPTION_FILL_FREE),
+      .stack_depth = (uint32_t)numbered(config->stack_depth, options, TARNI_OPTION_STACK_DEPTH),
+      .guard_bytes = numbered(config->guard_bytes, options, TARNI_OPTION_GUARD),
+      .quarantine_bytes = numbered(config->quarantine_bytes, options, TARNI_OPTION_QUARANTINE)};
+}
+
+static bool has_debug(const tarni_care *care) {
+  return care->is_secure || care->fill_alloc != 0 || care->fill_free != 0 ||
+         care->stack_depth != 0 || care->guard_bytes != 0 || care->quarantine_bytes != 0;
+}
+
+static tarn_status check_ranges(const tarni_care *care) {
+  if (care->stack_depth > CONFIG_STACK_MAX) {
+    return tarni_fail(TARN_INVALID, "tarn_heap_create", NULL, "Use a depth up to 32.",
+                      "stack_depth is %u", care->stack_depth);
+  }
+  if (care->guard_bytes > CONFIG_GUARD_MAX) {
+    return tarni_fail(TARN_INVALID, "tarn_heap_create", NULL, "Use guards of up to 1048576 bytes.",
+                      "guard_bytes is %llu", (unsigned long long)care->guard_bytes);
+  }
+  if (care->is_secure && care->fill_free != 0) {
+    return tarni_fail(TARN_INVALID, "tarn_heap_create", NULL, "Choose one of the two.",
+                      "a secure heap fills freed blocks with zeros, and fill_free is 0x%02x",
+                      care->fill_free);
+  }
+  return TARN_OK;
 }
 
 /* What only heaps of chunks can do. */
 static tarn_status check_care(const tarni_settings *settings) {
+  TARN_TRY(check_ranges(&settings->care));
+  if (tarni_settings_have_buckets(settings) && has_debug(&settings->care)) {
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", NULL,
+                      "Use backing vmm and rounding classes, or switch them off.",
+                      "a heap whose blocks are the driver's own allocations has no fills, guards, "
+                      "quarantine or stacks");
+  }
   if (tarni_settings_have_buckets(settings) && settings->care.is_deterministic) {
     return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", NULL,
                       "Use backing vmm and rounding classes, or switch it off.",

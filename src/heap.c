@@ -11,6 +11,7 @@
 
 #include "base/bits.h"
 #include "base/fork.h"
+#include "debug.h"
 
 enum {
   HEAP_MAX_EXTENTS = 1 << 22,
@@ -18,6 +19,7 @@ enum {
   HEAP_USES_BUCKETS = 4096,
   HEAP_OVERSIZE = 16,   /* addresses reserved, as a multiple of the device's memory, */
   HEAP_SMALL_TIMES = 2, /* of these for small blocks */
+  HEAP_LEAK_TEXT = 300,
 };
 
 /* Offsets of small blocks, in units of their alignment, and one more fit into 32 bits. */
@@ -137,6 +139,7 @@ static tarn_status heap_open(tarn_heap *heap, const tarni_settings *settings) {
     return tarni_buckets_open(heap, settings);
   }
   TARN_TRY(addresses_reserve(heap));
+  TARN_TRY(tarni_debug_open(heap));
   if (!metadata_open(heap)) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL,
                       "Raise the limits on host memory and addresses (ulimit -v).",
@@ -151,6 +154,7 @@ static void heap_close(tarn_heap *heap) {
     tarni_buckets_close(heap);
   }
   tarni_sleep_close(heap);
+  tarni_debug_close(heap);
   metadata_close(heap);
   if (heap->base != 0) {
     (void)tarni_port_unreserve(heap->port, heap->base, heap->size);
@@ -234,6 +238,10 @@ static tarn_status heap_give_back(tarn_heap *heap) {
     TARN_TRY(tarni_grants_give_back(heap));
     return tarni_fences_close(heap);
   }
+  tarni_debug_drain_grow(heap);
+  if (!tarni_is_asleep(heap)) {
+    TARN_TRY(tarni_debug_scrub_grow(heap));
+  }
   TARN_TRY(tarni_sleep_give_back(heap));
   TARN_TRY(tarni_chunks_close(heap));
   TARN_TRY(tarni_fences_close(heap));
@@ -251,6 +259,7 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   }
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_destroy"));
   TARNI_PAYS(&heap->calls);
+  const tarn_ptr base = heap->base;
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
   tarni_lock_acquire(&heap->capture);
@@ -274,11 +283,13 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
     *n_live = stats.live_blocks;
   }
   if (stats.live_blocks != 0) {
+    char largest[HEAP_LEAK_TEXT];
     const tarni_facts facts = {.device = heap->port->device.name};
-    (void)tarni_fail(TARN_BUSY, "tarn_heap_destroy", &facts,
-                     "Free all blocks before the heap is destroyed.",
-                     "%llu blocks of %llu bytes were still live",
-                     (unsigned long long)stats.live_blocks, (unsigned long long)stats.live_bytes);
+    tarni_debug_leaks(heap, base, largest, sizeof(largest));
+    (void)tarni_fail(
+        TARN_BUSY, "tarn_heap_destroy", &facts, "Free all blocks before the heap is destroyed.",
+        "%llu blocks of %llu bytes were still live%s", (unsigned long long)stats.live_blocks,
+        (unsigned long long)stats.live_bytes, largest);
   }
   heap_close(heap);
   return TARN_OK;
@@ -347,6 +358,7 @@ tarn_status tarni_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   tarni_lock_acquire(&heap->grow);
   tarn_status status = tarni_sleep_refuse(heap, "tarn_heap_trim");
   if (status == TARN_OK) {
+    tarni_debug_drain_grow(heap);
     do {
       tarni_uses_reap_grow(heap);
     } while (heap->pending != NULL && tarni_fences_wait_grow(heap));

@@ -406,6 +406,12 @@ void tarni_uses_pend_locked(tarn_heap *heap, tarni_uses *uses, tarni_index lane)
 void tarni_uses_drop(tarni_uses *uses); /* a whole list, when the heap goes */
 /* Frees a block that was named by tarn_use. pre: it is live; heap->lock is not held. */
 tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane);
+/* Frees a block by way of the entry: it is pending, and held back until is_held is no longer set.
+ */
+void tarni_uses_hold_locked(tarn_heap *heap, tarni_uses *uses, uint64_t offset, tarni_index lane);
+/* Makes the lane's stream wait, on the GPU, for all other uses of a live block, which are forgotten
+ * then: its order is the lane's alone. */
+tarn_status tarni_uses_absorb(tarn_heap *heap, uint64_t offset, tarni_index lane);
 void tarni_uses_close(tarn_heap *heap);
 
 /* ---- block.c: what a pointer is ---- */

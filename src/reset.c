@@ -5,7 +5,7 @@
  * meanwhile is on a chunk that is in use, and such chunks do not go.
  *
  * Locks: heap->grow throughout, heap->lock for each step. */
-#include "internal.h"
+#include "debug.h"
 
 static tarn_status blocks_are_live(const tarn_heap *heap, const tarn_heap_stats *stats) {
   const tarni_facts facts = {.device = heap->port->device.name};
@@ -22,6 +22,7 @@ static tarn_status live_refuse(tarn_heap *heap) {
 
 /* All that streams and threads have kept becomes free extents that nothing waits for. */
 static tarn_status reset_collect_grow(tarn_heap *heap) {
+  tarni_debug_drain_grow(heap);
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
   tarni_lock_release(&heap->lock);

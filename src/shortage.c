@@ -15,7 +15,7 @@
  *   wait       for the oldest fence, on the host, and in the end for all work of all streams
  *   ask        the owner's callback */
 #include "base/bits.h"
-#include "internal.h"
+#include "debug.h"
 
 typedef struct shortage {
   tarn_heap *heap;
@@ -254,6 +254,7 @@ static tarn_status climb_settled(shortage *at, tarn_status status) {
 static tarn_status climb_together(shortage *at, tarn_status status) {
   tarn_heap *heap = at->heap;
   const bool may_steal = heap->config.stealing != TARN_STEAL_NEVER;
+  tarni_debug_drain_grow(heap);
   at->urgent = *at->need;
   at->urgent.is_short = true;
   at->need = &at->urgent;

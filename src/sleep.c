@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "base/bits.h"
-#include "internal.h"
+#include "debug.h"
 
 typedef struct nap_piece { /* one live block */
   uint64_t offset, bytes;
@@ -218,9 +218,22 @@ static tarn_status pieces_save(tarn_heap *heap, tarni_nap *nap) {
   return TARN_OK;
 }
 
+/* A secure heap leaves no content behind. */
+static tarn_status scrub(tarn_heap *heap, tarni_nap *nap) {
+  nap->is_copying = true;
+  TARN_TRY(tarni_debug_scrub_grow(heap));
+  nap->is_copying = false;
+  return TARN_OK;
+}
+
 /* What was saved is no longer needed. May be called again where it fails. */
 static tarn_status saved_free(tarn_heap *heap, tarni_nap *nap) {
   if (nap->saved != NULL) {
+    TARN_TRY(copies_await(heap, nap));
+    if (heap->care.is_secure && nap->n_pieces != 0) {
+      const nap_piece *last = &nap->pieces[nap->n_pieces - 1];
+      memset(nap->saved, 0, last->at + last->bytes);
+    }
     TARN_TRY(tarni_port_host_free(heap->port, nap->saved));
     nap->saved = NULL;
     nap->is_copying = false; /* all work of the device was waited for */
@@ -382,9 +395,12 @@ static tarn_status wake_grow(tarn_heap *heap, tarni_nap *nap) {
   TARN_TRY(chunks_return(heap, nap));
   if (nap->is_saved) {
     TARN_TRY(pieces_copy(heap, nap, false));
+  } else if (nap->content == TARN_SLEEP_DROP) {
+    nap->is_copying = true;
+    TARN_TRY(tarni_debug_dress_grow(heap));
+    nap->is_copying = false;
   }
   set_asleep(heap, false);
-  nap->n_pieces = 0;
   nap->is_saved = false;
   (void)saved_free(heap, nap); /* what the driver refuses now it may take the next time */
   return TARN_OK;
@@ -460,6 +476,9 @@ static tarn_status sleep_prepare_grow(tarn_heap *heap, tarn_sleep_content conten
     return memory_fail(0);
   }
   TARN_TRY(device_await_all(heap, nap));
+  tarni_lock_acquire(&heap->lock);
+  tarni_debug_release_locked(heap);
+  tarni_lock_release(&heap->lock);
   collect_complete(heap);
   (void)tarni_chunk_unalias_grow(heap); /* each chunk is mapped at one place then */
   TARN_TRY(tarni_chunk_trim_grow(heap, 0));
@@ -494,14 +513,16 @@ static tarn_status sleep_undo_grow(tarn_heap *heap) {
 static tarn_status sleep_grow(tarn_heap *heap, tarn_sleep_content content) {
   TARN_TRY(tarni_sleep_refuse(heap, "tarn_heap_sleep"));
   TARN_TRY(captures_refuse(heap));
+  tarni_debug_drain_grow(heap);
   set_asleep(heap, true);
   const tarn_status status = sleep_prepare_grow(heap, content);
   if (status != TARN_OK) {
     set_asleep(heap, false);
     return status;
   }
-  const bool is_gone =
-      pieces_save(heap, heap->nap) == TARN_OK && chunks_leave(heap, heap->nap) == TARN_OK;
+  const bool is_gone = pieces_save(heap, heap->nap) == TARN_OK &&
+                       scrub(heap, heap->nap) == TARN_OK &&
+                       chunks_leave(heap, heap->nap) == TARN_OK;
   return is_gone ? TARN_OK : sleep_undo_grow(heap);
 }
 

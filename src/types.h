@@ -164,6 +164,7 @@ typedef struct tarni_uses {
   struct tarni_uses *next;
   uint64_t offset; /* of the block */
   uint64_t bytes;
+  bool is_held; /* freed, but kept out of use (debug.c) */
   uint32_t n_lanes, capacity;
   tarni_index free_lane; /* once freed */
   uint64_t free_ticket;
@@ -281,6 +282,10 @@ typedef struct tarni_care {
   bool is_deterministic;
   bool is_verifying_streams;
   bool is_asking_captures;
+  bool is_secure;
+  uint8_t fill_alloc, fill_free; /* 0: none */
+  uint32_t stack_depth;
+  uint64_t guard_bytes, quarantine_bytes;
 } tarni_care;
 
 /* What config, environment and preset come to. */
@@ -332,7 +337,8 @@ struct tarn_heap {
   tarni_port *port;
   tarn_heap_config config;
   tarni_care care;
-  tarni_buckets *buckets; /* blocks are the driver's own allocations; base and size are 0 then */
+  struct tarni_debug *debug; /* debug.c; NULL: no option of its kind is on */
+  tarni_buckets *buckets;    /* blocks are the driver's own allocations; base and size are 0 then */
   tarn_ptr base;
   uint64_t size;      /* of the reservation */
   uint64_t small_end; /* offset where the zone of large blocks begins */

@@ -136,6 +136,54 @@ static uint64_t block_end_locked(tarn_heap *heap, const tarni_uses *uses) {
   return uses->bytes;
 }
 
+void tarni_uses_hold_locked(tarn_heap *heap, tarni_uses *uses, uint64_t offset, tarni_index lane) {
+  tarni_block block = {0};
+  (void)tarni_block_find_locked(heap, offset, &block);
+  const tarni_extent *slab = tarni_extent_at(heap, block.extent);
+  *uses = (tarni_uses){.offset = offset,
+                       .bytes = block.bytes,
+                       .is_held = true,
+                       .free_lane = lane,
+                       .free_ticket = tarni_ticket_locked(heap, lane)};
+  if (slab->class_index != TARNI_CLASS_COUNT) {
+    heap->gone.frees[slab->class_index]++;
+  } else {
+    heap->gone.large[tarni_large_row(block.bytes)].frees++;
+    heap->gone.large[tarni_large_row(block.bytes)].free_bytes += block.bytes;
+  }
+  (void)block_end_locked(heap, uses);
+  heap->pending_bytes += uses->bytes;
+  uses->next = heap->pending;
+  heap->pending = uses;
+}
+
+tarn_status tarni_uses_absorb(tarn_heap *heap, uint64_t offset, tarni_index lane) {
+  tarn_status status = TARN_OK;
+  bool is_over = false;
+  tarni_lock_acquire(&heap->grow);
+  for (uint32_t i = 0; status == TARN_OK && !is_over; i++) {
+    tarni_order order = {0};
+    tarni_lock_acquire(&heap->lock);
+    tarni_uses **link = uses_link(heap, offset);
+    tarni_uses *uses = *link;
+    is_over = uses == NULL || i >= uses->n_lanes;
+    if (!is_over && uses->lanes[i].lane != lane) {
+      (void)tarni_order_add(&order, uses->lanes[i].lane,
+                            tarni_ticket_locked(heap, uses->lanes[i].lane));
+    } else if (is_over && uses != NULL) {
+      tarni_block block = {0};
+      (void)tarni_block_find_locked(heap, offset, &block);
+      block_mark(heap, &block, false);
+      *link = uses->next;
+      free(uses);
+    }
+    tarni_lock_release(&heap->lock);
+    status = tarni_order_wait_grow(heap, &order, lane);
+  }
+  tarni_lock_release(&heap->grow);
+  return status;
+}
+
 tarni_uses *tarni_uses_detach_locked(tarn_heap *heap, uint64_t offset) {
   tarni_uses **link = uses_link(heap, offset);
   tarni_uses *uses = *link;
@@ -183,6 +231,9 @@ tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane) 
 }
 
 static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {
+  if (uses->is_held) {
+    return false;
+  }
   for (uint32_t i = 0; i < uses->n_lanes; i++) {
     if (uses->lanes[i].ticket > heap->lanes[uses->lanes[i].lane].complete) {
       return false;

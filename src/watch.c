@@ -6,7 +6,7 @@
  *
  * heap->n_watchers is changed under heap->lock and read without it: a call that is under way when
  * watching begins may not be seen. */
-#include "internal.h"
+#include "debug.h"
 
 void tarni_watch_begin_locked(tarn_heap *heap) {
   if (atomic_fetch_add_explicit(&heap->n_watchers, 1, memory_order_relaxed) == 0) {
@@ -32,7 +32,8 @@ static void note(tarn_heap *heap, uint64_t offset, bool is_alloc) {
 tarn_status tarni_watch_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                               tarn_stream stream, tarn_ptr *block) {
   TARN_TRY(tarni_sleep_refuse(heap, "tarn_alloc"));
-  TARN_TRY(tarni_alloc_plain(heap, bytes, alignment, stream, block));
+  TARN_TRY(heap->debug != NULL ? tarni_debug_alloc(heap, bytes, alignment, stream, block)
+                               : tarni_alloc_plain(heap, bytes, alignment, stream, block));
   note(heap, *block - heap->base, true);
   return TARN_OK;
 }
@@ -40,7 +41,8 @@ tarn_status tarni_watch_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
 /* The block counts as given back before it can be somebody else's. */
 tarn_status tarni_watch_free(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   note(heap, offset, false);
-  const tarn_status status = tarni_free_plain(heap, offset, stream);
+  const tarn_status status = heap->debug != NULL ? tarni_debug_free(heap, offset, stream)
+                                                 : tarni_free_plain(heap, offset, stream);
   if (status != TARN_OK) {
     note(heap, offset, true);
   }

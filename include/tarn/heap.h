@@ -57,6 +57,10 @@ typedef enum tarn_preset {
   TARN_PRESET_EXACT_POOL = 3,
 } tarn_preset;
 
+/* Called when a heap finds a mistake that is not the present caller's: a block that was written
+ * after its free. It must not call tarn. */
+typedef void (*tarn_on_misuse)(tarn_heap *heap, const char *message, void *user);
+
 typedef struct tarn_heap_config {
   size_t size;
   const char *device;   /* NULL: the best there is */
@@ -84,7 +88,27 @@ typedef struct tarn_heap_config {
                                 destroyed without tarn_stream_retire and made again is noticed */
   bool is_asking_captures; /* every allocation asks the driver whether its stream is being captured,
                               for programs that capture and do not tell: tarn/capture.h */
-  bool reserved_switches[5];
+  bool is_secure; /* no content reaches another owner: blocks are filled with zeros in the order of
+                     the stream when they are allocated and when they are freed, and those that are
+                     live when the heap is destroyed, or sleeps, are, too */
+  /* For those who look for mistakes; zero is off, and each has a TARN_ variable. They cost time: no
+   * allocation is a hit, and reading back waits for the GPU. Blocks of captures are not looked at.
+   */
+  uint8_t fill_alloc; /* the byte that allocated blocks are filled with */
+  uint8_t fill_free;  /* the same for freed ones; not with is_secure */
+  bool reserved_switches[2];
+  uint32_t stack_depth; /* return addresses kept for each block, 32 at most: for errors, for the
+                           leaks that tarn_heap_destroy reports, and for tarn_block_get_info */
+  uint32_t reserved_u32_2;
+  uint64_t
+      guard_bytes; /* behind each block, at least: looked at when it is freed, where its stream is
+                      not being captured, and by tarn_heap_check. TARN_CORRUPT when something has
+                      written there, and the block stays live until the next try */
+  uint64_t quarantine_bytes; /* freed blocks are kept out of use until newer ones of so many bytes
+                                are; who writes to one meanwhile is found when it leaves, or by
+                                tarn_heap_check */
+  tarn_on_misuse on_misuse;  /* NULL: what is found late goes to stderr */
+  void *on_misuse_user;
 } tarn_heap_config;
 
 /* Makes a heap. config may be NULL: all defaults. */
@@ -129,11 +153,18 @@ TARN_API tarn_status tarn_use(tarn_heap *heap, tarn_ptr block, tarn_stream strea
  * its work is complete. */
 TARN_API tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream);
 
+enum { TARN_BLOCK_FRAMES = 32 };
+
 /* What a pointer is. Interior pointers are fine. TARN_FOREIGN when it is not in a live block. */
 typedef struct tarn_block_info {
   size_t size;
   tarn_ptr address;      /* of the block's first byte */
   uint64_t usable_bytes; /* at least what was asked for */
+  /* Where the heap keeps them (tarn_heap_config: stack_depth, or any other option that looks for
+   * mistakes); else 0: */
+  uint64_t requested_bytes;
+  uint64_t n_frames; /* return addresses of the allocation, innermost first */
+  void *frames[TARN_BLOCK_FRAMES];
 } tarn_block_info;
 
 TARN_API tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info);

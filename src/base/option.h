@@ -41,7 +41,21 @@
     "retired, and made again is noticed.")                                                         \
   X(ASK_CAPTURES, SWITCH, "off", 0, 0, "",                                                         \
     "Every allocation asks the driver whether its stream is being captured, for programs that "    \
-    "capture and do not tell.")
+    "capture and do not tell.")                                                                    \
+  X(SECURE, SWITCH, "off", 0, 0, "",                                                               \
+    "Blocks are filled with zeros when they are allocated and when they are freed, so that no "    \
+    "content reaches another owner.")                                                              \
+  X(FILL_ALLOC, INTEGER, "0", 0, 255, "",                                                          \
+    "Blocks are filled with this byte when they are allocated; 0: they are not.")                  \
+  X(FILL_FREE, INTEGER, "0", 0, 255, "",                                                           \
+    "Blocks are filled with this byte when they are freed; 0: they are not.")                      \
+  X(GUARD, BYTES, "0", 0, 1 << 20, "",                                                             \
+    "Bytes behind each block that are looked at when it is freed; 0: none.")                       \
+  X(QUARANTINE, BYTES, "0", 0, UINT64_C(1) << 60, "",                                              \
+    "Freed blocks of so many bytes are kept out of use, to find who still writes to them; 0: "     \
+    "none.")                                                                                       \
+  X(STACK_DEPTH, INTEGER, "0", 0, 32, "",                                                          \
+    "Return addresses kept for each block, for errors and reports of leaks; 0: none.")
 
 /* Variables that begin like this belong to tests, and are not taken for misspelt options. */
 #define TARNI_OPTION_TEST_PREFIX "TARN_TEST_"

@@ -15,6 +15,7 @@ typedef struct fault_world {
   bool is_for_good;
   bool is_lost; /* the device is broken */
   tarn_status expected;
+  bool checks_call; /* the heap's own check calls the driver: not while a fault may strike */
   void (*on_call)(bool is_inside); /* around every call of the heap; may be NULL */
   int n_blocks;
   rig_block blocks[FAULT_MAX_BLOCKS];
@@ -43,6 +44,10 @@ enum {
   FAULT_ANY_BACKING, /* the scenes before it are for every heap, the others for chunks */
   FAULT_SLEEP_SAVE = FAULT_ANY_BACKING,
   FAULT_SLEEP_DROP,
+  FAULT_DEBUG,
+  FAULT_DEBUG_SLEEP,
+  FAULT_SECURE,
+  FAULT_SECURE_SLEEP,
   FAULT_SCENES,
 };
 

@@ -25,6 +25,10 @@ SCENE_CASE(limiting, FAULT_LIMIT)
 SCENE_CASE(resetting, FAULT_RESET)
 SCENE_CASE(sleeping_saved, FAULT_SLEEP_SAVE)
 SCENE_CASE(sleeping_dropped, FAULT_SLEEP_DROP)
+SCENE_CASE(looking, FAULT_DEBUG)
+SCENE_CASE(looking_asleep, FAULT_DEBUG_SLEEP)
+SCENE_CASE(securing, FAULT_SECURE)
+SCENE_CASE(securing_asleep, FAULT_SECURE_SLEEP)
 SCENE_CASE(threading, FAULT_THREADS)
 
 /* ---- Beginning and end ---- */
@@ -53,6 +57,10 @@ static const test_case cases[] = {
     {"resetting", resetting},
     {"sleep and wake, content saved", sleeping_saved},
     {"sleep and wake, content dropped", sleeping_dropped},
+    {"fills, guards, quarantine", looking},
+    {"guards and quarantine, asleep", looking_asleep},
+    {"secure", securing},
+    {"secure, asleep", securing_asleep},
     {"threads with their default streams", threading},
     {"creating a heap", creating},
     {"destroying a heap", destroying},
