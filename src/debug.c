@@ -68,8 +68,8 @@ static debug_record **record_link(const tarn_heap *heap, uint64_t offset) {
 }
 
 static debug_record *record_make(const tarn_heap *heap) {
-  const uint32_t depth = heap->care.stack_depth;
-  debug_record *record = calloc(1, sizeof(*record) + TRAILS * depth * sizeof(record->frames[0]));
+  const size_t n_frames = (size_t)TRAILS * heap->care.stack_depth;
+  debug_record *record = calloc(1, sizeof(*record) + n_frames * sizeof(record->frames[0]));
   if (record != NULL && heap->care.quarantine_bytes != 0) {
     record->uses = calloc(1, sizeof(*record->uses));
     if (record->uses == NULL) {
@@ -90,13 +90,13 @@ static void record_free(debug_record *record) {
 static void record_trail(const tarn_heap *heap, debug_record *record, int trail) {
   const uint32_t depth = heap->care.stack_depth;
   if (depth != 0) {
-    record->n_frames[trail] = tarni_stack_take(&record->frames[(uint32_t)trail * depth], depth);
+    record->n_frames[trail] = tarni_stack_take(&record->frames[(size_t)trail * depth], depth);
   }
 }
 
 static char *trail_text(const tarn_heap *heap, const debug_record *record, int trail,
                         char buffer[DEBUG_STACK_TEXT]) {
-  return tarni_stack_text(&record->frames[(uint32_t)trail * heap->care.stack_depth],
+  return tarni_stack_text(&record->frames[(size_t)trail * heap->care.stack_depth],
                           record->n_frames[trail], buffer, DEBUG_STACK_TEXT);
 }
 
@@ -355,6 +355,7 @@ static bool oldest_await_grow(tarn_heap *heap, const debug_record *record) {
 /* Lets blocks go, oldest first, until at most `keep` bytes are held. Each is looked at. */
 static void quarantine_trim_grow(tarn_heap *heap, uint64_t keep) {
   tarni_debug *debug = heap->debug;
+  debug_record *gone = NULL;
   for (;;) {
     tarni_lock_acquire(&heap->lock);
     debug_record *record = debug->held_bytes > keep ? debug->oldest : NULL;
@@ -370,7 +371,13 @@ static void quarantine_trim_grow(tarn_heap *heap, uint64_t keep) {
     tarni_lock_acquire(&heap->lock);
     quarantine_leave_locked(heap, record);
     tarni_lock_release(&heap->lock);
-    record_free(record);
+    record->next = gone;
+    gone = record;
+  }
+  while (gone != NULL) {
+    debug_record *next = gone->next;
+    record_free(gone);
+    gone = next;
   }
   tarni_uses_reap_grow(heap);
 }
@@ -558,9 +565,9 @@ void tarni_debug_leaks(const tarn_heap *heap, tarn_ptr base, char *text, size_t 
   if (largest != NULL) {
     char trail[DEBUG_TRAIL_TEXT];
     record_describe(heap, largest, trail, sizeof(trail));
+    const unsigned long long address = base + largest->offset;
     (void)snprintf(text, capacity, "; the largest of %llu bytes at 0x%llx%s",
-                   (unsigned long long)largest->requested,
-                   (unsigned long long)(base + largest->offset), trail);
+                   (unsigned long long)largest->requested, address, trail);
   }
 }
 
