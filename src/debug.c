@@ -332,6 +332,7 @@ static void quarantine_leave_locked(tarn_heap *heap, debug_record *record) {
   debug->oldest = record->younger;
   debug->youngest = debug->oldest != NULL ? debug->youngest : NULL;
   debug->held_bytes -= record->bytes;
+  tarn_assert(record->uses != NULL && "it is in quarantine");
   record->uses->is_held = false;
   record->uses = NULL; /* the list of pending blocks has it */
   *record_link(heap, record->offset) = record->next;
@@ -340,6 +341,7 @@ static void quarantine_leave_locked(tarn_heap *heap, debug_record *record) {
 /* Waits, on the host, for what the oldest block's stream was given before its free. False: that
  * cannot be seen, and the block stays. */
 static bool oldest_await_grow(tarn_heap *heap, const debug_record *record) {
+  tarn_assert(record->uses != NULL && "it is in quarantine");
   tarni_order order = {0};
   (void)tarni_order_add(&order, record->uses->free_lane, record->uses->free_ticket);
   bool is_complete;
