@@ -76,6 +76,7 @@ static tarn_status budget_refuse(tarn_status status, const char *remedy, const c
 
 /* Fills in what the sizes become, and their sum. */
 static tarn_status sizes_round(tarn_budget *budget, const uint64_t *bytes) {
+  tarn_assert(bytes != NULL || budget->n == 0);
   for (uint64_t i = 0; i < budget->n; i++) {
     uint64_t size = 0;
     if (bytes[i] != 0 && (!tarni_block_size_of(budget->heap, bytes[i], 1, &size) ||

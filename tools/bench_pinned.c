@@ -139,11 +139,13 @@ static tarn_status ready_once(const pinned_bench *b, bool is_driver, uint64_t *n
                                                            : TARN_PINNED_CLASSES};
   tarn_pinned *pool;
   void *block = NULL;
-  if (tarn_pinned_create(&config, &pool) != TARN_OK) {
-    return tarn_last_error(&(tarn_error){.size = sizeof(tarn_error)});
+  *ns = 0;
+  tarn_status status = tarn_pinned_create(&config, &pool);
+  if (status != TARN_OK) {
+    return status;
   }
   const uint64_t start_ns = bench_now_ns(b);
-  tarn_status status = tarn_pinned_alloc(pool, b->ready_bytes, &block);
+  status = tarn_pinned_alloc(pool, b->ready_bytes, &block);
   *ns = bench_now_ns(b) - start_ns;
   if (status == TARN_OK) {
     status = tarn_pinned_free(pool, block);
