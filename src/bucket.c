@@ -300,6 +300,9 @@ static tarn_status lane_of_free(tarn_heap *heap, tarn_stream stream, tarni_index
 
 /* Gives back what is doomed, if nobody else is at the driver. */
 static void reap_doomed(tarn_heap *heap) {
+  if (heap->buckets->settings.backing == TARN_BACKING_PLAIN && tarni_capture_forbids()) {
+    return; /* it would be broken by giving back plain memory */
+  }
   if (tarni_lock_try(&heap->grow)) {
     (void)tarni_grants_try_grow(heap); /* what the driver refuses now it may take the next time */
     tarni_lock_release(&heap->grow);

@@ -336,6 +336,9 @@ static tarn_status zombie_bury(tarn_heap *heap, tarni_index index) {
 }
 
 tarn_status tarni_chunk_reap_grow(tarn_heap *heap) {
+  if (heap->is_fixed && tarni_capture_forbids()) {
+    return TARN_OK; /* it would be broken by giving up a registration */
+  }
   TARN_TRY(tarni_grow_reap_grow(heap));
   for (;;) {
     tarni_lock_acquire(&heap->lock);

@@ -138,6 +138,15 @@ static tarn_status make_parts(tarn_heap *heap, tarni_grant *grant, tarn_stream s
   if (buckets->settings.backing == TARN_BACKING_VMM) {
     return make_mapped(heap->port, grant);
   }
+  if (buckets->settings.backing == TARN_BACKING_PLAIN && tarni_capture_forbids()) {
+    const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = grant->bytes};
+    return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts,
+                      "Allocate and free blocks of such sizes before the capture, so that they are "
+                      "kept.",
+                      "%llu bytes more of plain memory cannot be had while a stream is being "
+                      "captured",
+                      (unsigned long long)grant->bytes);
+  }
   TARN_TRY(
       buckets->settings.backing == TARN_BACKING_POOL
           ? tarni_port_pool_alloc(heap->port, buckets->pool, grant->bytes, stream, &grant->base)

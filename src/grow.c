@@ -606,6 +606,15 @@ static tarn_status plan_run(tarn_heap *heap, grow_plan *plan, tarn_status planne
  * so does each alias, and between two of them may be something else. */
 static tarn_status plan_make(const tarn_heap *heap, tarni_index lane, uint64_t size,
                              grow_plan **plan) {
+  if (heap->is_fixed && tarni_capture_forbids()) { /* it would be broken by the registration */
+    const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = size};
+    return tarni_fail(TARN_CAPTURE, "tarn_pinned_alloc", &facts,
+                      "Make room before the capture: tarn_pinned_reserve, or blocks of such sizes "
+                      "taken and given back.",
+                      "%llu bytes more of pinned memory would be needed, and memory cannot be "
+                      "pinned while a stream is being captured",
+                      (unsigned long long)size);
+  }
   const uint64_t n = size / heap->unit + 3, n_pieces = 2 * n + 64;
   *plan = calloc(1, sizeof(**plan) + n * sizeof(plan_chunk) + n_pieces * sizeof(plan_piece));
   if (*plan == NULL) {

@@ -344,8 +344,8 @@ tarn_status tarn_pinned_alloc_aligned(tarn_pinned *pool, uint64_t bytes, uint64_
  * pre: live_bytes no longer has what was freed. */
 static void cached_enforce(tarn_pinned *pool) {
   tarn_heap *heap = pool->heap;
-  if (pool->config.cached_limit_bytes == 0) {
-    return;
+  if (pool->config.cached_limit_bytes == 0 || tarni_capture_forbids()) {
+    return; /* a later free sees to it */
   }
   tarni_lock_acquire(&heap->lock);
   const uint64_t in_use =
@@ -376,11 +376,28 @@ tarn_status tarn_pinned_free(tarn_pinned *pool, void *block) {
   return free_counted(pool, block);
 }
 
+/* What a stream is given while it is captured happens at each launch of the graph. */
+static tarn_status capture_refuse(const tarn_pinned *pool, const void *block, tarn_stream stream) {
+  tarni_capture_state state = {0};
+  if (stream != NULL && stream != TARNI_STREAM_LEGACY) {
+    TARN_TRY(tarni_port_capture_state(pool->heap->port, stream, &state));
+  }
+  if (state.status == TARNI_CAPTURE_NONE) {
+    return TARN_OK;
+  }
+  const tarni_facts facts = {.device = pool->heap->port->device.name};
+  return tarni_fail(
+      TARN_CAPTURE, "tarn_pinned_free_on", &facts,
+      "Keep the block as long as the graph may be launched, then free it.",
+      "the stream is being captured: each launch of the graph may use the block at %p", block);
+}
+
 tarn_status tarn_pinned_free_on(tarn_pinned *pool, void *block, tarn_stream stream) {
   TARN_TRY(pinned_given(pool, "tarn_pinned_free_on"));
   if (block == NULL) {
     return TARN_OK;
   }
+  TARN_TRY(capture_refuse(pool, block, stream));
   const tarn_status status = tarn_use(pool->heap, (uintptr_t)block, stream);
   if (status == TARN_HOST_MEMORY || status == TARN_LIMIT) {
     /* No memory to note the stream with, or too many streams: it is waited for, so that the block
@@ -464,5 +481,10 @@ tarn_status tarn_pinned_reserve(tarn_pinned *pool, uint64_t bytes) {
 
 tarn_status tarn_pinned_trim(tarn_pinned *pool, uint64_t keep_bytes) {
   TARN_TRY(pinned_given(pool, "tarn_pinned_trim"));
+  if (tarni_capture_forbids()) {
+    const tarni_facts facts = {.device = pool->heap->port->device.name};
+    return tarni_fail(TARN_CAPTURE, "tarn_pinned_trim", &facts, "Trim after the capture.",
+                      "pinned memory cannot be given back while a stream is being captured");
+  }
   return host_status(tarn_heap_trim(pool->heap, keep_bytes));
 }

@@ -94,9 +94,10 @@ static void collect_all(shortage *at) {
   tarni_lock_release(&heap->lock);
 }
 
-/* What a captured stream has freed cannot be had now: that is no failure, there is just less. */
+/* What a captured stream has freed cannot be had now: that is no failure, there is just less. A
+ * fixed heap takes nothing from streams: there it is growth that a capture forbids. */
 static tarn_status keep_cause(shortage *at, tarn_status status) {
-  if (status == TARN_CAPTURE) {
+  if (status == TARN_CAPTURE && !at->heap->is_fixed) {
     return TARN_OK;
   }
   if (is_shortage(status)) {

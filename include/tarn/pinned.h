@@ -62,7 +62,8 @@ TARN_API tarn_device *tarn_pinned_device(tarn_pinned *pool);
 
 /* Allocates `bytes`. The address is a multiple of 256, and the same on the host and on the device.
  * Zero bytes: *block is NULL, success. On failure *block is NULL; TARN_HOST_MEMORY or TARN_LIMIT
- * when there is not enough. A block lies on one registration: any copy of it is one copy. */
+ * when there is not enough, TARN_CAPTURE when a capture that was announced forbids to pin more. A
+ * block lies on one registration: any copy of it is one copy. */
 TARN_API tarn_status tarn_pinned_alloc(tarn_pinned *pool, uint64_t bytes, void **block);
 
 /* The same at a multiple of `alignment`, a power of two up to 2 MiB. */
@@ -75,7 +76,8 @@ TARN_API tarn_status tarn_pinned_alloc_aligned(tarn_pinned *pool, uint64_t bytes
 TARN_API tarn_status tarn_pinned_free(tarn_pinned *pool, void *block);
 
 /* The same for a block that the work which `stream` was given so far may still use: it is handed
- * out again once that work is complete. Nobody waits for it. */
+ * out again once that work is complete. Nobody waits for it. Refused with TARN_CAPTURE when the
+ * stream is being captured: each launch of the graph will use the block. */
 TARN_API tarn_status tarn_pinned_free_on(tarn_pinned *pool, void *block, tarn_stream stream);
 
 /* To be called before a stream that tarn_pinned_free_on was given is destroyed. */

@@ -7,6 +7,7 @@
 #include "internal.h"
 #include "support/rig.h"
 #include "support/test.h"
+#include "tarn/capture.h"
 
 #define MIB ((uint64_t)1 << 20)
 #define DEVICE "sim:1G,seed=5"
@@ -370,6 +371,51 @@ static void zeroed(void) {
   pool_close(&r, pool);
 }
 
+/* ---- Captures ---- */
+
+/* While a capture goes on that forbids it, a pool neither pins nor unpins, and the capture stays
+ * whole. */
+static void captured(tarn_pinned_rounding rounding) {
+  rig r;
+  tarn_pinned *pool = pool_open(
+      &r, &(tarn_pinned_config){.size = sizeof(tarn_pinned_config), .rounding = rounding}, 2);
+  REQUIRE(pool != NULL);
+  const tarn_heap_config heap_config = {.size = sizeof(heap_config), .device = DEVICE};
+  REQUIRE_OK(tarn_heap_create(&heap_config, &r.heap));
+  void *block = NULL, *other = NULL, *more = &r;
+  REQUIRE_OK(tarn_pinned_alloc(pool, 5000, &block));
+  REQUIRE_OK(tarn_pinned_alloc(pool, 300000, &other));
+  CHECK_OK(tarn_pinned_free(pool, block));
+  const tarn_capture_config config = {.size = sizeof(config), .mode = TARN_CAPTURE_GLOBAL};
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  REQUIRE_OK(tarn_capture_begin(r.heap, &config, r.streams[0], &capture));
+  CHECK_OK(tarn_pinned_alloc(pool, 5000, &block)); /* it is there */
+  CHECK_STATUS(tarn_pinned_alloc(pool, 5 * MIB, &more), TARN_CAPTURE);
+  CHECK(more == NULL);
+  CHECK_STATUS(tarn_pinned_trim(pool, 0), TARN_CAPTURE);
+  CHECK_STATUS(tarn_pinned_free_on(pool, block, r.streams[0]), TARN_CAPTURE);
+  CHECK(tarn_pinned_owns(pool, block, 5000));
+  CHECK_OK(tarn_pinned_free_on(pool, other, r.streams[1]));
+  CHECK_OK(tarn_pinned_free(pool, block));
+  CHECK_STATUS(tarn_pinned_alloc(pool, 5 * MIB, &more), TARN_CAPTURE);
+  CHECK_OK(tarn_capture_end(&capture, &graph)); /* nothing has broken it */
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_pinned_alloc(pool, 5 * MIB, &more));
+  CHECK_OK(tarn_pinned_free(pool, more));
+  CHECK_OK(tarn_pinned_trim(pool, 0));
+  CHECK_EQ(stats_of(pool).reserved_bytes, 0);
+  pool_close(&r, pool);
+}
+
+static void captured_regions(void) {
+  captured(TARN_PINNED_CLASSES);
+}
+
+static void captured_buckets(void) {
+  captured(TARN_PINNED_POWER_OF_TWO);
+}
+
 /* ---- The driver's own allocations ---- */
 
 /* What every pool does, whatever it is made of. */
@@ -534,6 +580,8 @@ static const test_case cases[] = {
     {"power_of_two_limits", power_of_two_limits},
     {"write_combined", write_combined},
     {"no_registration", no_registration},
+    {"captured_regions", captured_regions},
+    {"captured_buckets", captured_buckets},
 };
 
 TEST_MAIN(cases)
