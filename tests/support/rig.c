@@ -3,6 +3,8 @@
  * A watched heap on a simulated GPU, for tests. */
 #include "support/rig.h"
 
+#include <string.h>
+
 #include "port/port.h"
 #include "support/test.h"
 
@@ -177,6 +179,11 @@ tarn_heap_stats rig_stats(const rig *r) {
   tarn_heap_stats stats = {.size = sizeof(stats)};
   CHECK_OK(tarn_heap_get_stats(r->heap, &stats));
   return stats;
+}
+
+bool rig_same_stats(const tarn_heap_stats *a, const tarn_heap_stats *b) {
+  const unsigned char *bytes = (const unsigned char *)a, *others = (const unsigned char *)b;
+  return memcmp(bytes, others, sizeof(*a)) == 0;
 }
 
 tarn_sim_state rig_state(const rig *r) {

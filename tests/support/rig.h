@@ -64,6 +64,8 @@ void rig_order(const rig *r, tarn_stream before, tarn_stream after);
 
 uint64_t rig_calls(const rig *r); /* driver calls so far, of all kinds */
 tarn_heap_stats rig_stats(const rig *r);
+/* Whether nothing has changed, to the last bit. */
+bool rig_same_stats(const tarn_heap_stats *a, const tarn_heap_stats *b);
 tarn_sim_state rig_state(const rig *r);
 /* The heap's own check, and the device's account of memory against the heap's. */
 bool rig_is_sound(const rig *r);

@@ -19,7 +19,7 @@ static const bool has_few_addresses = false;
 #endif
 
 static bool is_same(const tarn_heap_stats *a, const tarn_heap_stats *b) {
-  return memcmp(a, b, sizeof(*a)) == 0;
+  return rig_same_stats(a, b);
 }
 
 /* ---- Nothing ---- */
