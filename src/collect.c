@@ -117,7 +117,7 @@ static tarn_status collect_part(const tarni_transfer *piece, uint64_t offset, ui
 tarn_status tarn_batch_collect_one(tarn_batch *batch, uint32_t index, tarn_buffer *buffer) {
   const char *operation = "tarn_batch_collect_one";
   TARN_TRY(outputs_ready(batch, operation));
-  const tarni_transfer *piece;
+  const tarni_transfer *piece = NULL;
   TARN_TRY(output_find(batch, index, operation, &piece));
   return collect_part(piece, 0, piece->length, buffer, operation);
 }
@@ -126,7 +126,7 @@ tarn_status tarn_batch_collect_range(tarn_batch *batch, uint32_t index, uint64_t
                                      uint64_t length, tarn_buffer *buffer) {
   const char *operation = "tarn_batch_collect_range";
   TARN_TRY(outputs_ready(batch, operation));
-  const tarni_transfer *piece;
+  const tarni_transfer *piece = NULL;
   TARN_TRY(output_find(batch, index, operation, &piece));
   const tarni_facts facts = {.requested_bytes = length, .available_bytes = piece->length};
   uint64_t end;
@@ -153,7 +153,7 @@ tarn_status tarn_batch_view(tarn_batch *batch, uint32_t index, const void **byte
   *bytes = NULL;
   *length = 0;
   TARN_TRY(outputs_ready(batch, operation));
-  const tarni_transfer *piece;
+  const tarni_transfer *piece = NULL;
   TARN_TRY(output_find(batch, index, operation, &piece));
   *bytes = piece->host;
   *length = piece->length;

@@ -163,7 +163,7 @@ static bool run_ready(const pinned_bench *b) {
   for (int way = 0; way < N_WAYS; way++) {
     double runs[READY_RUNS];
     for (int i = 0; i < READY_RUNS; i++) {
-      uint64_t ns;
+      uint64_t ns = 0;
       if (ready_once(b, way == 1, &ns) != TARN_OK) {
         return false;
       }
