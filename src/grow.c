@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * How a heap gets more room. A window of addresses is chosen that needs the least to be mapped, the
- * lowest of these: free extents that the lane may use, aliases of idle chunks, with void addresses
- * between or beside them. The void parts get chunks: idle ones from elsewhere, oldest first, then
- * new ones. A chunk moves without any wait of the host: it is mapped at its new place and used
- * there in stream order, and its old place becomes an alias (place.c).
+ * How a heap gets more room: in a window of addresses (window.c). Its void parts get chunks: idle
+ * ones from elsewhere, oldest first, then new ones. A chunk moves without any wait of the host: it
+ * is mapped at its new place and used there in stream order, and its old place becomes an alias
+ * (place.c).
  *
  * Three steps: plan under heap->lock (what is taken is BUSY then, out of everybody's sight), do it
  * with no lock but heap->grow, then commit or restore under heap->lock. A failure restores all that
@@ -19,7 +18,6 @@ enum {
   GROW_MAX_CHUNK = 32 << 20,  /* no chunk is larger than this many bytes, */
   GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
-  GROW_MAX_STEPS = 65536,     /* extents that one search looks at */
   GROW_SLACK_SHARE = 256,     /* memory above the peak of use by this part is made, not moved */
 };
 
@@ -40,16 +38,13 @@ typedef struct plan_chunk {
 
 typedef struct tarni_growth {
   struct tarni_growth *next; /* of those that could not be undone yet */
-  tarni_index lane;
-  bool may_move, may_steal;
-  bool has_zombies;     /* it left places for good */
-  uint64_t max_missing; /* a window needs less than this to be mapped */
-  bool is_short;        /* no memory is made where some can be moved */
-  uint32_t n_steps;     /* extents that the search has looked at */
-  uint64_t search;      /* its number: chunks that are refused bear it */
+  tarni_search search;       /* whose lane, whether it may steal, how many pieces at most */
+  bool may_move;
+  bool has_zombies; /* it left places for good */
+  bool is_short;    /* no memory is made where some can be moved */
   uint32_t n_pieces;
   uint32_t n_chunks;
-  uint32_t max_pieces, max_chunks;
+  uint32_t max_chunks;
   uint64_t start, end;  /* the window */
   uint64_t stuck_bytes; /* of new chunks that could not be released yet */
   tarni_order waits;    /* of the chunks that move */
@@ -57,143 +52,7 @@ typedef struct tarni_growth {
   plan_chunk chunks[];
 } grow_plan;
 
-/* ---- Choosing the window ---- */
-
-static tarni_phys *alias_chunk(const tarn_heap *heap, const tarni_extent *alias) {
-  return &heap->chunks[heap->units[alias->offset / heap->unit]];
-}
-
-/* Whether the chunk behind an alias can come here, as far as can be told with a look at it. */
-static bool is_available(const tarn_heap *heap, const grow_plan *plan, const tarni_phys *chunk) {
-  return chunk->n_used == 0 && chunk->refused != plan->search &&
-         (plan->may_steal || tarni_order_is_met_locked(heap, &chunk->order, plan->lane));
-}
-
-static bool is_usable(const tarn_heap *heap, const grow_plan *plan, const tarni_extent *extent) {
-  return extent->kind == TARNI_EXTENT_VOID ||
-         (extent->kind == TARNI_EXTENT_FREE && !heap->is_fixed &&
-          tarni_order_is_met_locked(heap, &extent->order, plan->lane)) ||
-         (extent->kind == TARNI_EXTENT_ALIAS &&
-          is_available(heap, plan, alias_chunk(heap, extent)));
-}
-
-static bool is_at_home(const tarn_heap *heap, const tarni_phys *chunk, uint64_t start,
-                       uint64_t end) {
-  return tarni_chunk_start(heap, chunk) < end &&
-         start < tarni_chunk_start(heap, chunk) + tarni_chunk_bytes(heap, chunk);
-}
-
-typedef struct window {
-  uint64_t start, missing;
-  tarni_index first; /* the extent that it begins in */
-} window;
-
-/* Whether the chunk behind an alias can be at one more place of the window: it is not in it yet. */
-static bool alias_fits(const tarn_heap *heap, const tarni_extent *alias, uint64_t start,
-                       uint64_t end) {
-  tarni_phys *chunk = alias_chunk(heap, alias);
-  if (chunk->stamp == heap->n_searches || is_at_home(heap, chunk, start, end)) {
-    return false;
-  }
-  chunk->stamp = heap->n_searches;
-  return true;
-}
-
-/* What a window of `size` bytes from `start`, which lies in the extent `first`, would need. Returns
- * the extent that is in its way, and so in the way of all windows that begin before it; else 0. */
-static tarni_index window_try(tarn_heap *heap, grow_plan *plan, tarni_index first, uint64_t start,
-                              uint64_t size, window *best) {
-  const uint64_t end = start + size;
-  uint64_t missing = 0;
-  uint32_t n = 0;
-  heap->n_searches++;
-  for (tarni_index i = first; i != 0 && heap->extents[i].offset < end; i = heap->extents[i].next) {
-    const tarni_extent *extent = &heap->extents[i];
-    plan->n_steps++;
-    if (!is_usable(heap, plan, extent)) {
-      return i;
-    }
-    if (++n > plan->max_pieces ||
-        (extent->kind == TARNI_EXTENT_ALIAS && !alias_fits(heap, extent, start, end))) {
-      return 0;
-    }
-    if (extent->kind == TARNI_EXTENT_VOID) {
-      const uint64_t from = tarni_max(start, extent->offset);
-      const uint64_t to = tarni_min(end, extent->offset + extent->size);
-      missing += tarni_align_up(to, heap->unit) - tarni_align_down(from, heap->unit);
-    }
-    if (missing >= best->missing) {
-      return 0;
-    }
-    if (extent->offset + extent->size >= end) {
-      *best = (window){.start = start, .missing = missing, .first = first};
-      return 0;
-    }
-  }
-  return 0; /* the zone ends before */
-}
-
-/* The window that ends where the extent does, in a run of usable ones. */
-static void window_try_back(tarn_heap *heap, grow_plan *plan, const tarni_need *need,
-                            const tarni_index run[2], window *best) {
-  const tarni_extent *last = &heap->extents[run[1]];
-  const uint64_t end = last->offset + last->size;
-  if (end < heap->extents[run[0]].offset + need->size) {
-    return;
-  }
-  const uint64_t start = tarni_align_down(end - need->size, need->alignment);
-  tarni_index from = run[1];
-  while (heap->extents[from].offset > start && from != run[0]) {
-    from = heap->extents[from].previous;
-  }
-  if (heap->extents[from].offset <= start) {
-    (void)window_try(heap, plan, from, start, need->size, best);
-  }
-}
-
-/* The lowest window that has nothing mapped: what there is when the search finds nothing better. */
-static window window_void(tarn_heap *heap, const grow_plan *plan, const tarni_need *need) {
-  window best = {.missing = plan->max_missing};
-  const tarni_index first =
-      tarni_extent_first_locked(heap, need->zone, TARNI_TREE_VOID, need->size, need->alignment);
-  if (first != 0 && plan->max_missing == UINT64_MAX) {
-    best.first = first;
-    best.start = tarni_align_up(heap->extents[first].offset, need->alignment);
-    best.missing = tarni_align_up(need->size, heap->unit) + 2 * heap->unit; /* others are better */
-  }
-  return best;
-}
-
-/* Windows that begin where a usable extent begins and, behind void addresses, those that end where
- * a mapped one ends. */
-static window window_best(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
-  window best = window_void(heap, plan, need);
-  tarni_index run = 0; /* first extent of the present run of usable ones */
-  bool has_void = false;
-  for (tarni_index i = heap->zones[need->zone].head;
-       i != 0 && best.missing != 0 && plan->n_steps < GROW_MAX_STEPS;) {
-    const tarni_extent *extent = &heap->extents[i];
-    plan->n_steps++;
-    if (!is_usable(heap, plan, extent)) {
-      run = 0;
-      has_void = false;
-      i = extent->next;
-      continue;
-    }
-    run = run != 0 ? run : i;
-    const uint64_t start = tarni_align_up(extent->offset, need->alignment);
-    const tarni_index blocker = start < extent->offset + extent->size
-                                    ? window_try(heap, plan, i, start, need->size, &best)
-                                    : 0;
-    if (extent->kind == TARNI_EXTENT_VOID) {
-      has_void = true;
-    } else if (has_void) {
-      window_try_back(heap, plan, need, (tarni_index[2]){run, i}, &best);
-    }
-    i = blocker != 0 && !has_void ? blocker : extent->next;
-  }
-  return best;
-}
+/* ---- Taking the window ---- */
 
 /* Takes an extent of the window, cut to it; a void one to the units that the window touches. */
 static bool piece_take(tarn_heap *heap, grow_plan *plan, tarni_index index) {
@@ -216,7 +75,8 @@ static bool piece_take(tarn_heap *heap, grow_plan *plan, tarni_index index) {
   return true;
 }
 
-static bool window_take(tarn_heap *heap, grow_plan *plan, const window *chosen, uint64_t size) {
+static bool window_take(tarn_heap *heap, grow_plan *plan, const tarni_window *chosen,
+                        uint64_t size) {
   plan->start = chosen->start;
   plan->end = chosen->start + size;
   for (tarni_index i = chosen->first; i != 0 && heap->extents[i].offset < plan->end;) {
@@ -235,8 +95,10 @@ static bool plan_move_locked(tarn_heap *heap, grow_plan *plan, tarni_index index
   const tarni_phys *chunk = &heap->chunks[index];
   tarni_order order;
   tarni_order waits = plan->waits;
-  if (plan->n_chunks == plan->max_chunks || is_at_home(heap, chunk, plan->start, plan->end) ||
-      !tarni_chunk_may_leave_locked(heap, chunk, plan->lane, plan->may_steal, &order) ||
+  if (plan->n_chunks == plan->max_chunks ||
+      tarni_chunk_overlaps(heap, chunk, plan->start, plan->end) ||
+      !tarni_chunk_may_leave_locked(heap, chunk, plan->search.lane, plan->search.may_steal,
+                                    &order) ||
       !tarni_order_unite(&waits, &order)) {
     return false;
   }
@@ -258,7 +120,7 @@ static bool plan_aliases_locked(tarn_heap *heap, grow_plan *plan) {
       const tarni_extent *alias = tarni_extent_at(heap, plan->pieces[i].extent);
       const tarni_index index = heap->units[alias->offset / heap->unit];
       if (!plan_move_locked(heap, plan, index, alias->offset)) {
-        heap->chunks[index].refused = plan->search;
+        heap->chunks[index].refused = plan->search.number;
         return false;
       }
       plan->chunks[plan->n_chunks - 1].is_alias = true;
@@ -304,9 +166,9 @@ static tarn_status records_fail(const tarn_heap *heap) {
 }
 
 static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
-  plan->search = ++heap->n_searches;
+  plan->search.number = ++heap->n_searches;
   for (;;) {
-    const window chosen = window_best(heap, plan, need);
+    const tarni_window chosen = tarni_window_best_locked(heap, &plan->search, need);
     if (chosen.first == 0) {
       return addresses_fail(heap, need->size);
     }
@@ -427,7 +289,7 @@ static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {
 /* ---- Doing it ---- */
 
 static tarn_status plan_perform(tarn_heap *heap, grow_plan *plan) {
-  TARN_TRY(tarni_order_wait_grow(heap, &plan->waits, plan->lane));
+  TARN_TRY(tarni_order_wait_grow(heap, &plan->waits, plan->search.lane));
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
     const plan_chunk *planned = &plan->chunks[i];
     if (planned->left == 0) {
@@ -563,7 +425,8 @@ static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
   tarni_extent *extent = tarni_extent_at(heap, whole);
   extent->order = (tarni_order){0};
   if (!plan_is_complete_locked(heap, plan)) {
-    (void)tarni_order_add(&extent->order, plan->lane, tarni_ticket_locked(heap, plan->lane));
+    (void)tarni_order_add(&extent->order, plan->search.lane,
+                          tarni_ticket_locked(heap, plan->search.lane));
   }
   extent->tree = tarni_tree_of(heap, &extent->order);
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
@@ -622,10 +485,10 @@ static tarn_status plan_make(const tarn_heap *heap, tarni_index lane, uint64_t s
                       "no host memory to plan the growth of the heap by %llu bytes",
                       (unsigned long long)size);
   }
-  (*plan)->lane = lane;
-  (*plan)->max_missing = UINT64_MAX;
+  (*plan)->search.lane = lane;
+  (*plan)->search.max_missing = UINT64_MAX;
   (*plan)->max_chunks = (uint32_t)n;
-  (*plan)->max_pieces = (uint32_t)n_pieces;
+  (*plan)->search.max_pieces = (uint32_t)n_pieces;
   (*plan)->pieces = (plan_piece *)(void *)&(*plan)->chunks[n];
   return TARN_OK;
 }
@@ -651,7 +514,7 @@ bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *ex
   if (plan_make(heap, need->lane, need->size, &plan) != TARN_OK) {
     return false;
   }
-  plan->max_missing = 1;
+  plan->search.max_missing = 1;
   tarni_lock_acquire(&heap->lock);
   tarni_index whole = 0;
   if (heap->n_aliases != 0 && plan_window_locked(heap, plan, need) == TARN_OK) {
@@ -673,7 +536,7 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   grow_plan *plan;
   TARN_TRY(plan_make(heap, need->lane, need->size, &plan));
   plan->may_move = !heap->is_fixed;
-  plan->may_steal = may_steal;
+  plan->search.may_steal = may_steal;
   plan->is_short = need->is_short;
   tarni_lock_acquire(&heap->lock);
   *extent = tarni_chunk_ready_locked(heap, need); /* freed meanwhile */
@@ -702,7 +565,7 @@ tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent) 
   if (empty == 0) {
     status = addresses_fail(heap, size);
   } else {
-    const window chosen = {.start = tarni_extent_at(heap, empty)->offset, .first = empty};
+    const tarni_window chosen = {.start = tarni_extent_at(heap, empty)->offset, .first = empty};
     status = window_take(heap, plan, &chosen, size) ? plan_chunks_locked(heap, plan)
                                                     : records_fail(heap);
   }

@@ -164,6 +164,30 @@ void tarni_place_return_locked(tarn_heap *heap, tarni_index index);
 void tarni_places_drop_locked(tarn_heap *heap, tarni_index index);
 bool tarni_aliases_drop_locked(tarn_heap *heap);
 
+static inline bool tarni_chunk_overlaps(const tarn_heap *heap, const tarni_phys *chunk,
+                                        uint64_t start, uint64_t end) {
+  return tarni_chunk_start(heap, chunk) < end &&
+         start < tarni_chunk_start(heap, chunk) + tarni_chunk_bytes(heap, chunk);
+}
+
+/* ---- window.c: addresses for more room ---- */
+typedef struct tarni_search {
+  tarni_index lane;     /* for whom */
+  bool may_steal;       /* chunks that another lane has freed and that it has to wait for, too */
+  uint32_t max_pieces;  /* extents that a window is made of */
+  uint32_t n_steps;     /* extents that it has looked at */
+  uint64_t max_missing; /* a window needs less than this to be mapped */
+  uint64_t number;      /* chunks that are refused bear it */
+} tarni_search;
+
+typedef struct tarni_window {
+  uint64_t start, missing;
+  tarni_index first; /* the extent that it begins in; 0: there is none */
+} tarni_window;
+
+tarni_window tarni_window_best_locked(tarn_heap *heap, tarni_search *search,
+                                      const tarni_need *need);
+
 /* ---- grow.c: more room ---- */
 /* Maps what is missing: idle chunks from elsewhere, then new ones. */
 tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The search for a window: a range of addresses for a block or a slab that needs the least to be
+ * mapped, the lowest of these. It is made of free extents that the lane may use, of aliases of idle
+ * chunks, each chunk once, and of void addresses. Looks only: what it finds is taken by grow.c,
+ * which may refuse a chunk and search again.
+ *
+ * Everything is under heap->lock. */
+#include "base/bits.h"
+#include "internal.h"
+
+enum { WINDOW_MAX_STEPS = 65536 }; /* extents that one search looks at */
+
+static tarni_phys *alias_chunk(const tarn_heap *heap, const tarni_extent *alias) {
+  return &heap->chunks[heap->units[alias->offset / heap->unit]];
+}
+
+/* Whether the chunk behind an alias can come here, as far as can be told with a look at it. */
+static bool is_available(const tarn_heap *heap, const tarni_search *search,
+                         const tarni_phys *chunk) {
+  return chunk->n_used == 0 && chunk->refused != search->number &&
+         (search->may_steal || tarni_order_is_met_locked(heap, &chunk->order, search->lane));
+}
+
+static bool is_usable(const tarn_heap *heap, const tarni_search *search,
+                      const tarni_extent *extent) {
+  return extent->kind == TARNI_EXTENT_VOID ||
+         (extent->kind == TARNI_EXTENT_FREE && !heap->is_fixed &&
+          tarni_order_is_met_locked(heap, &extent->order, search->lane)) ||
+         (extent->kind == TARNI_EXTENT_ALIAS &&
+          is_available(heap, search, alias_chunk(heap, extent)));
+}
+
+/* Whether the chunk behind an alias can be at one more place of the window: it is not in it yet. */
+static bool alias_fits(const tarn_heap *heap, const tarni_extent *alias, uint64_t start,
+                       uint64_t end) {
+  tarni_phys *chunk = alias_chunk(heap, alias);
+  if (chunk->stamp == heap->n_searches || tarni_chunk_overlaps(heap, chunk, start, end)) {
+    return false;
+  }
+  chunk->stamp = heap->n_searches;
+  return true;
+}
+
+/* What a window of `size` bytes from `start`, which lies in the extent `first`, would need. Returns
+ * the extent that is in its way, and so in the way of all windows that begin before it; else 0. */
+static tarni_index window_try(tarn_heap *heap, tarni_search *search, tarni_index first,
+                              uint64_t start, uint64_t size, tarni_window *best) {
+  const uint64_t end = start + size;
+  uint64_t missing = 0;
+  uint32_t n = 0;
+  heap->n_searches++;
+  for (tarni_index i = first; i != 0 && heap->extents[i].offset < end; i = heap->extents[i].next) {
+    const tarni_extent *extent = &heap->extents[i];
+    search->n_steps++;
+    if (!is_usable(heap, search, extent)) {
+      return i;
+    }
+    if (++n > search->max_pieces ||
+        (extent->kind == TARNI_EXTENT_ALIAS && !alias_fits(heap, extent, start, end))) {
+      return 0;
+    }
+    if (extent->kind == TARNI_EXTENT_VOID) {
+      const uint64_t from = tarni_max(start, extent->offset);
+      const uint64_t to = tarni_min(end, extent->offset + extent->size);
+      missing += tarni_align_up(to, heap->unit) - tarni_align_down(from, heap->unit);
+    }
+    if (missing >= best->missing) {
+      return 0;
+    }
+    if (extent->offset + extent->size >= end) {
+      *best = (tarni_window){.start = start, .missing = missing, .first = first};
+      return 0;
+    }
+  }
+  return 0; /* the zone ends before */
+}
+
+/* The window that ends where the extent does, in a run of usable ones. */
+static void window_try_back(tarn_heap *heap, tarni_search *search, const tarni_need *need,
+                            const tarni_index run[2], tarni_window *best) {
+  const tarni_extent *last = &heap->extents[run[1]];
+  const uint64_t end = last->offset + last->size;
+  if (end < heap->extents[run[0]].offset + need->size) {
+    return;
+  }
+  const uint64_t start = tarni_align_down(end - need->size, need->alignment);
+  tarni_index from = run[1];
+  while (heap->extents[from].offset > start && from != run[0]) {
+    from = heap->extents[from].previous;
+  }
+  if (heap->extents[from].offset <= start) {
+    (void)window_try(heap, search, from, start, need->size, best);
+  }
+}
+
+/* The lowest window that has nothing mapped: what there is when the search finds nothing better. */
+static tarni_window window_void(tarn_heap *heap, const tarni_search *search,
+                                const tarni_need *need) {
+  tarni_window best = {.missing = search->max_missing};
+  const tarni_index first =
+      tarni_extent_first_locked(heap, need->zone, TARNI_TREE_VOID, need->size, need->alignment);
+  if (first != 0 && search->max_missing == UINT64_MAX) {
+    best.first = first;
+    best.start = tarni_align_up(heap->extents[first].offset, need->alignment);
+    best.missing = tarni_align_up(need->size, heap->unit) + 2 * heap->unit; /* others are better */
+  }
+  return best;
+}
+
+/* Windows that begin where a usable extent begins and, behind void addresses, those that end where
+ * a mapped one ends. */
+tarni_window tarni_window_best_locked(tarn_heap *heap, tarni_search *search,
+                                      const tarni_need *need) {
+  tarni_window best = window_void(heap, search, need);
+  tarni_index run = 0; /* first extent of the present run of usable ones */
+  bool has_void = false;
+  for (tarni_index i = heap->zones[need->zone].head;
+       i != 0 && best.missing != 0 && search->n_steps < WINDOW_MAX_STEPS;) {
+    const tarni_extent *extent = &heap->extents[i];
+    search->n_steps++;
+    if (!is_usable(heap, search, extent)) {
+      run = 0;
+      has_void = false;
+      i = extent->next;
+      continue;
+    }
+    run = run != 0 ? run : i;
+    const uint64_t start = tarni_align_up(extent->offset, need->alignment);
+    const tarni_index blocker = start < extent->offset + extent->size
+                                    ? window_try(heap, search, i, start, need->size, &best)
+                                    : 0;
+    if (extent->kind == TARNI_EXTENT_VOID) {
+      has_void = true;
+    } else if (has_void) {
+      window_try_back(heap, search, need, (tarni_index[2]){run, i}, &best);
+    }
+    i = blocker != 0 && !has_void ? blocker : extent->next;
+  }
+  return best;
+}
