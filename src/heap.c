@@ -250,6 +250,13 @@ static tarn_status heap_give_back(tarn_heap *heap) {
   return TARN_OK;
 }
 
+/* The device is lost, and the driver has nothing any more: what is left is the host's. */
+static void heap_abandon(tarn_heap *heap) {
+  (void)tarni_graphs_close(heap);
+  (void)tarni_arenas_close(heap);
+  heap->base = 0;
+}
+
 tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   if (n_live != NULL) {
     *n_live = 0;
@@ -268,14 +275,14 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   if (status == TARN_OK) {
     tarni_lock_acquire(&heap->grow);
     status = heap_give_back(heap);
+    if (status == TARN_DEVICE_LOST) {
+      heap_abandon(heap);
+      status = TARN_OK;
+    }
     tarni_lock_release(&heap->grow);
   }
   tarni_lock_release(&heap->capture);
-  if (status == TARN_DEVICE_LOST) {
-    heap->base = 0; /* the driver has nothing any more: what is left is the host's */
-  } else if (status != TARN_OK) {
-    return status;
-  }
+  TARN_TRY(status);
   tarni_captures_free(heap);
   tarni_caches_close(heap);
   tarni_scopes_close(heap);
