@@ -80,6 +80,9 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
     tarni_uses_poll(heap);
   }
   tarni_lock_acquire(&heap->lock);
+  if (!tarni_shortage_is_beyond_locked(heap, size)) {
+    tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */
+  }
   tarni_index extent = tarni_chunk_ready_locked(heap, &need);
   if (extent != 0) {
     tarni_slab_make_locked(heap, extent, cache->lane, TARNI_CLASS_COUNT);
@@ -113,22 +116,16 @@ static inline uint32_t small_hit(tarn_heap *heap, tarni_cache *cache, uint32_t c
   return item;
 }
 
-/* pre: the cache is entered. A kept large block of exactly this size, the newest; 0: none. */
+/* pre: the cache is entered. The kept large block, if it has exactly this size; 0: it has not. */
 static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size) {
-  const uint32_t granules = (uint32_t)(size >> TARNI_GRANULE_LOG2);
-  for (uint32_t i = cache->n_large; i-- != 0;) {
-    if (cache->large[i].granules == granules) {
-      const tarni_index extent = cache->large[i].extent;
-      cache->n_large--;
-      for (; i < cache->n_large; i++) {
-        cache->large[i] = cache->large[i + 1];
-      }
-      heap->extents[extent].state = TARNI_BLOCK_LIVE;
-      tarni_count_large_alloc(cache, size);
-      return extent;
-    }
+  const tarni_index extent = cache->large.extent;
+  if (extent == 0 || cache->large.granules != (uint32_t)(size >> TARNI_GRANULE_LOG2)) {
+    return 0;
   }
-  return 0;
+  cache->large.extent = 0;
+  heap->extents[extent].state = TARNI_BLOCK_LIVE;
+  tarni_count_large_alloc(cache, size);
+  return extent;
 }
 
 static tarn_status size_fail(tarn_heap *heap, uint64_t bytes) {

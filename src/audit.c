@@ -237,12 +237,12 @@ static tarn_status check_cache(tarn_heap *heap, const tarni_cache *cache) {
       TARN_TRY(check_kept(heap, i, cache->items[stack->first + j]));
     }
   }
-  for (uint32_t i = 0; i < cache->n_large; i++) {
-    tarni_extent *slab = tarni_extent_at(heap, cache->large[i].extent);
+  if (cache->large.extent != 0) {
+    tarni_extent *slab = tarni_extent_at(heap, cache->large.extent);
     TARN_TRY(compare("a large block in a cache", TARNI_EXTENT_SLAB, slab->kind));
     TARN_TRY(compare("its class", TARNI_CLASS_COUNT, slab->class_index));
     TARN_TRY(
-        compare("its size", (uint64_t)cache->large[i].granules << TARNI_GRANULE_LOG2, slab->size));
+        compare("its size", (uint64_t)cache->large.granules << TARNI_GRANULE_LOG2, slab->size));
     slab->n_seen++;
   }
   return TARN_OK;
@@ -357,14 +357,11 @@ static tarn_status check_chunks(const audit *sum) {
   const tarn_heap *heap = sum->heap;
   uint64_t bytes = 0, n_idle = 0, n_listed = 0;
   TARN_TRY(check_mapped(sum, &bytes, &n_idle));
-  tarni_index older = 0;
-  for (tarni_index i = heap->oldest_idle; i != 0; i = heap->chunks[i].newer) {
-    TARN_TRY(compare("the list of idle chunks", older, heap->chunks[i].older));
+  for (tarni_index i = tarni_idle_highest_locked(heap); i != 0;
+       i = tarni_idle_below_locked(heap, heap->chunks[i].first_unit)) {
     TARN_TRY(compare("granules of an idle chunk", 0, heap->chunks[i].n_used));
-    older = i;
     n_listed++;
   }
-  TARN_TRY(compare("the newest idle chunk", heap->newest_idle, older));
   if (heap->unfinished == NULL) {
     TARN_TRY(compare("idle chunks", n_listed, n_idle));
   }

@@ -84,6 +84,15 @@ void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t clas
   stack->n = (uint16_t)(stack->n - n_out);
 }
 
+void tarni_cache_drop_large_locked(tarn_heap *heap, tarni_cache *cache) {
+  if (cache->large.extent != 0) {
+    tarni_order order = {0};
+    (void)tarni_order_add(&order, cache->lane, tarni_ticket_locked(heap, cache->lane));
+    tarni_slab_release_locked(heap, cache->large.extent, &order);
+    cache->large.extent = 0;
+  }
+}
+
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
     tarni_stack *stack = &cache->stacks[class_index];
@@ -91,12 +100,7 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
       tarni_bin_put_locked(heap, cache->lane, class_index, cache->items[stack->first + --stack->n]);
     }
   }
-  for (uint32_t i = 0; i < cache->n_large; i++) {
-    tarni_order order = {0};
-    (void)tarni_order_add(&order, cache->lane, tarni_ticket_locked(heap, cache->lane));
-    tarni_slab_release_locked(heap, cache->large[i].extent, &order);
-  }
-  cache->n_large = 0;
+  tarni_cache_drop_large_locked(heap, cache);
 }
 
 void tarni_caches_revoke_locked(tarn_heap *heap) {

@@ -6,32 +6,23 @@
 #include "base/bits.h"
 #include "internal.h"
 
-/* ---- Idle chunks, by age ---- */
+/* ---- Idle chunks, by their homes ---- */
 
 void tarni_idle_add_locked(tarn_heap *heap, tarni_index index) {
-  tarni_phys *chunk = &heap->chunks[index];
-  chunk->older = heap->newest_idle;
-  chunk->newer = 0;
-  if (heap->newest_idle != 0) {
-    heap->chunks[heap->newest_idle].newer = index;
-  } else {
-    heap->oldest_idle = index;
-  }
-  heap->newest_idle = index;
+  tarni_bitset_add(&heap->idle, heap->chunks[index].first_unit);
 }
 
 void tarni_idle_remove_locked(tarn_heap *heap, tarni_index index) {
-  const tarni_phys *chunk = &heap->chunks[index];
-  if (chunk->older != 0) {
-    heap->chunks[chunk->older].newer = chunk->newer;
-  } else {
-    heap->oldest_idle = chunk->newer;
-  }
-  if (chunk->newer != 0) {
-    heap->chunks[chunk->newer].older = chunk->older;
-  } else {
-    heap->newest_idle = chunk->older;
-  }
+  tarni_bitset_remove(&heap->idle, heap->chunks[index].first_unit);
+}
+
+tarni_index tarni_idle_below_locked(const tarn_heap *heap, uint64_t unit) {
+  const uint64_t found = tarni_bitset_below(&heap->idle, unit);
+  return found != TARNI_BITSET_NONE ? heap->units[found] : 0;
+}
+
+tarni_index tarni_idle_highest_locked(const tarn_heap *heap) {
+  return tarni_idle_below_locked(heap, heap->size / heap->unit);
 }
 
 void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used) {
@@ -75,14 +66,14 @@ void tarni_chunks_rest_locked(tarn_heap *heap, uint64_t first_unit, uint64_t las
 tarni_index tarni_phys_take_locked(tarn_heap *heap) {
   const tarni_index index = heap->free_chunk;
   if (index != 0) {
-    heap->free_chunk = heap->chunks[index].newer;
+    heap->free_chunk = heap->chunks[index].link;
     return index;
   }
   return heap->n_chunks < heap->max_chunks ? heap->n_chunks++ : 0;
 }
 
 void tarni_phys_give_locked(tarn_heap *heap, tarni_index index) {
-  heap->chunks[index] = (tarni_phys){.newer = heap->free_chunk};
+  heap->chunks[index] = (tarni_phys){.link = heap->free_chunk};
   heap->free_chunk = index;
 }
 
@@ -373,10 +364,11 @@ bool tarni_chunk_unalias_grow(tarn_heap *heap) {
 
 /* ---- Trimming ---- */
 
-/* Makes a zombie of the oldest idle chunk, to be released with it. Returns its size; 0: none. */
+/* Makes a zombie of the highest idle chunk, to be released with it. Returns its size; 0: none. */
 static uint64_t trim_one_locked(tarn_heap *heap) {
   tarni_order order;
-  for (tarni_index index = heap->oldest_idle; index != 0; index = heap->chunks[index].newer) {
+  for (tarni_index index = tarni_idle_highest_locked(heap); index != 0;
+       index = tarni_idle_below_locked(heap, heap->chunks[index].first_unit)) {
     tarni_phys *chunk = &heap->chunks[index];
     if (!tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order)) {
       continue;

@@ -42,32 +42,19 @@ static tarn_status small_free(tarn_heap *heap, tarni_cache *cache, uint32_t item
 
 /* ---- Large blocks ---- */
 
-/* pre: the cache is entered or heap->lock is held. */
+/* pre: the cache is entered, or heap->lock is held. */
 static void large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
-  cache->large[cache->n_large++] =
+  cache->large =
       (tarni_large){.granules = (uint32_t)(size >> TARNI_GRANULE_LOG2), .extent = index};
 }
 
-static void large_release_locked(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
-  tarni_order order = {0};
-  (void)tarni_order_add(&order, cache->lane, tarni_ticket_locked(heap, cache->lane));
-  tarni_slab_release_locked(heap, index, &order);
-}
-
-/* The cache is full: its oldest block makes room. */
+/* The cache has a block, or must not have any: the older one makes room. */
 static void large_replace(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
   tarni_lock_acquire(&heap->lock);
+  tarni_cache_drop_large_locked(heap, cache);
+  large_keep(cache, index, size);
   if (size > FREE_LARGE_KEEP_MAX || tarni_is_watched(heap)) {
-    large_release_locked(heap, cache, index);
-  } else {
-    if (cache->n_large == TARNI_LARGE_CACHED) {
-      large_release_locked(heap, cache, cache->large[0].extent);
-      cache->n_large--;
-      for (uint32_t i = 0; i < cache->n_large; i++) {
-        cache->large[i] = cache->large[i + 1];
-      }
-    }
-    large_keep(cache, index, size);
+    tarni_cache_drop_large_locked(heap, cache);
   }
   tarni_lock_release(&heap->lock);
 }
@@ -81,7 +68,7 @@ static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index i
   }
   extent->state = TARNI_BLOCK_FREE;
   if (size <= FREE_LARGE_KEEP_MAX && tarni_cache_enter(cache)) {
-    const bool has_room = cache->n_large < TARNI_LARGE_CACHED;
+    const bool has_room = cache->large.extent == 0;
     if (has_room) {
       large_keep(cache, index, size);
     }

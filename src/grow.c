@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * How a heap gets more room: in a window of addresses (window.c). Its void parts get chunks: idle
- * ones from elsewhere, oldest first, then new ones. A chunk moves without any wait of the host: it
- * is mapped at its new place and used there in stream order, and its old place becomes an alias
+ * ones from elsewhere, the highest first, then new ones. A chunk moves without any wait of the host:
+ * it is mapped at its new place and used there in stream order, and its old place becomes an alias
  * (place.c).
  *
  * Three steps: plan under heap->lock (what is taken is BUSY then, out of everybody's sight), do it
@@ -168,7 +168,7 @@ static tarn_status records_fail(const tarn_heap *heap) {
 static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
   plan->search.number = ++heap->n_searches;
   for (;;) {
-    const tarni_window chosen = tarni_window_best_locked(heap, &plan->search, need);
+    const tarni_window chosen = tarni_window_lowest_locked(heap, &plan->search, need);
     if (chosen.first == 0) {
       return addresses_fail(heap, need->size);
     }
@@ -185,25 +185,14 @@ static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const ta
 
 /* ---- Choosing the chunks ---- */
 
-/* Whether a chunk has served small blocks. */
-static bool is_small(const tarn_heap *heap, const tarni_phys *chunk) {
-  return (chunk->places - 1) * heap->unit < heap->small_end;
-}
-
-/* Plans to move idle chunks into [offset, end), oldest first. Returns where it got to. Chunks that
- * have served small blocks will again: large blocks take them last. */
+/* Plans to move idle chunks into [offset, end), the highest first: allocation takes the lowest room
+ * there is, so these are missed least. Returns where it got to. */
 static uint64_t plan_moves_locked(tarn_heap *heap, grow_plan *plan, uint64_t offset, uint64_t end) {
-  const bool is_large = plan->start >= heap->small_end;
-  for (int round = 0; round < (is_large ? 2 : 1); round++) {
-    for (tarni_index index = heap->oldest_idle; index != 0 && offset < end;) {
-      const tarni_phys *chunk = &heap->chunks[index];
-      const uint64_t bytes = tarni_chunk_bytes(heap, chunk);
-      const tarni_index next = chunk->newer;
-      const bool is_due = !is_large || is_small(heap, chunk) == (round == 1);
-      if (is_due && bytes <= end - offset && plan_move_locked(heap, plan, index, offset)) {
-        offset += bytes;
-      }
-      index = next;
+  for (tarni_index index = tarni_idle_highest_locked(heap); index != 0 && offset < end;
+       index = tarni_idle_below_locked(heap, heap->chunks[index].first_unit)) {
+    const uint64_t bytes = tarni_chunk_bytes(heap, &heap->chunks[index]);
+    if (bytes <= end - offset && plan_move_locked(heap, plan, index, offset)) {
+      offset += bytes;
     }
   }
   return offset;
@@ -486,7 +475,7 @@ static tarn_status plan_make(const tarn_heap *heap, tarni_index lane, uint64_t s
                       (unsigned long long)size);
   }
   (*plan)->search.lane = lane;
-  (*plan)->search.max_missing = UINT64_MAX;
+  (*plan)->search.may_map = true;
   (*plan)->max_chunks = (uint32_t)n;
   (*plan)->search.max_pieces = (uint32_t)n_pieces;
   (*plan)->pieces = (plan_piece *)(void *)&(*plan)->chunks[n];
@@ -514,7 +503,7 @@ bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *ex
   if (plan_make(heap, need->lane, need->size, &plan) != TARN_OK) {
     return false;
   }
-  plan->search.max_missing = 1;
+  plan->search.may_map = false;
   tarni_lock_acquire(&heap->lock);
   tarni_index whole = 0;
   if (heap->n_aliases != 0 && plan_window_locked(heap, plan, need) == TARN_OK) {

@@ -58,7 +58,8 @@ static bool metadata_open(tarn_heap *heap) {
   heap->extents = tarni_sparse_make(heap->max_extents * sizeof(*heap->extents));
   heap->chunks = tarni_sparse_make(heap->max_chunks * sizeof(*heap->chunks));
   heap->n_chunks = 1;
-  return heap->states != NULL && heap->links != NULL && heap->pages != NULL &&
+  const bool has_idle = tarni_bitset_open(&heap->idle, n_units(heap));
+  return has_idle && heap->states != NULL && heap->links != NULL && heap->pages != NULL &&
          heap->units != NULL && heap->places != NULL && heap->extents != NULL &&
          heap->chunks != NULL && tarni_extents_open(heap);
 }
@@ -72,6 +73,7 @@ static void metadata_close(tarn_heap *heap) {
   tarni_sparse_free(heap->links, (heap->small_end >> 8) * sizeof(*heap->links));
   tarni_sparse_free(heap->pages, n_pages(heap) * sizeof(*heap->pages));
   tarni_sparse_free(heap->units, n_units(heap) * sizeof(*heap->units));
+  tarni_bitset_close(&heap->idle);
   tarni_sparse_free(heap->places, n_units(heap) * sizeof(*heap->places));
   tarni_sparse_free(heap->extents, heap->max_extents * sizeof(*heap->extents));
   tarni_sparse_free(heap->chunks, heap->max_chunks * sizeof(*heap->chunks));

@@ -132,6 +132,9 @@ tarni_index tarni_phys_take_locked(tarn_heap *heap); /* 0: no record is left */
 void tarni_phys_give_locked(tarn_heap *heap, tarni_index index);
 void tarni_idle_add_locked(tarn_heap *heap, tarni_index index);
 void tarni_idle_remove_locked(tarn_heap *heap, tarni_index index);
+/* The idle chunk with the highest home, of all or below a unit; 0: there is none. */
+tarni_index tarni_idle_highest_locked(const tarn_heap *heap);
+tarni_index tarni_idle_below_locked(const tarn_heap *heap, uint64_t unit);
 /* Whether all of an idle chunk may go: every extent on it is free and, if need be, awaited. */
 bool tarni_chunk_may_leave_locked(const tarn_heap *heap, const tarni_phys *chunk, tarni_index lane,
                                   bool may_steal, tarni_order *order);
@@ -176,17 +179,17 @@ typedef struct tarni_search {
   bool may_steal;       /* chunks that another lane has freed and that it has to wait for, too */
   uint32_t max_pieces;  /* extents that a window is made of */
   uint32_t n_steps;     /* extents that it has looked at */
-  uint64_t max_missing; /* a window needs less than this to be mapped */
+  bool may_map;         /* void addresses, too */
   uint64_t number;      /* chunks that are refused bear it */
 } tarni_search;
 
 typedef struct tarni_window {
-  uint64_t start, missing;
+  uint64_t start;
   tarni_index first; /* the extent that it begins in; 0: there is none */
 } tarni_window;
 
-tarni_window tarni_window_best_locked(tarn_heap *heap, tarni_search *search,
-                                      const tarni_need *need);
+tarni_window tarni_window_lowest_locked(tarn_heap *heap, tarni_search *search,
+                                        const tarni_need *need);
 
 /* ---- grow.c: more room ---- */
 /* Maps what is missing: idle chunks from elsewhere, then new ones. */
@@ -235,6 +238,8 @@ tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **
 /* Empties a cache into its lane. pre: the lock is held, and the caller owns it or has revoked it.
  */
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache);
+/* The same with the large block that it keeps, alone. */
+void tarni_cache_drop_large_locked(tarn_heap *heap, tarni_cache *cache);
 /* Moves up to half a stack's capacity from the lane's bin to the stack. */
 void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
 /* Moves the older half of a stack to the lane's bin. */
@@ -415,6 +420,8 @@ void tarni_shortage_reap_grow(tarn_heap *heap);
 /* The error of a shortage with all the numbers, or that the device is lost. */
 tarn_status tarni_shortage_report(tarn_heap *heap, tarn_status status, uint64_t bytes,
                                   const tarn_error *cause);
+/* Whether no step can help: more than the heap may ever hold is asked for. */
+bool tarni_shortage_is_beyond_locked(const tarn_heap *heap, uint64_t size);
 tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
                                   tarni_index *extent);
 

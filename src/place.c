@@ -98,7 +98,9 @@ void tarni_place_return_locked(tarn_heap *heap, tarni_index index) {
     return; /* no record is left: it stays where it is */
   }
   const tarni_index entered = heap->places[lowest].alias;
+  tarni_idle_remove_locked(heap, index);
   tarni_place_enter_locked(heap, index, lowest);
+  tarni_idle_add_locked(heap, index);
   (void)tarni_place_leave_locked(heap, index, left);
   tarni_extent_at(heap, entered)->kind = TARNI_EXTENT_BUSY;
   tarni_extent_give_locked(heap, entered, TARNI_EXTENT_FREE, &order);

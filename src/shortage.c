@@ -321,11 +321,14 @@ tarn_status tarni_shortage_report(tarn_heap *heap, tarn_status status, uint64_t 
   return is_lost ? TARN_DEVICE_LOST : shortage_fail(heap, status, bytes, cause);
 }
 
-/* Whether no step can help: more than the heap may ever hold is asked for. */
+bool tarni_shortage_is_beyond_locked(const tarn_heap *heap, uint64_t size) {
+  return size > tarni_max(heap->limit_bytes, heap->reserved_bytes);
+}
+
 static bool is_beyond(shortage *at) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
-  const bool is = at->need->size > tarni_max(heap->limit_bytes, heap->reserved_bytes);
+  const bool is = tarni_shortage_is_beyond_locked(heap, at->need->size);
   tarni_lock_release(&heap->lock);
   return is;
 }

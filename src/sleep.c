@@ -341,10 +341,10 @@ static tarn_status chunks_return(tarn_heap *heap, tarni_nap *nap) {
 
 /* Chunks without memory on which no block is live any more are forgotten. */
 static void idle_forget_locked(tarn_heap *heap, const tarni_nap *nap) {
-  for (tarni_index index = heap->oldest_idle, next; index != 0; index = next) {
+  for (tarni_index index = tarni_idle_highest_locked(heap), next; index != 0; index = next) {
     tarni_phys *chunk = &heap->chunks[index];
     tarni_order order;
-    next = chunk->newer;
+    next = tarni_idle_below_locked(heap, chunk->first_unit);
     if (chunk->handle != 0 || nap->is_mapped[index] ||
         !tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order)) {
       continue;

@@ -31,6 +31,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "algo/bitset.h"
 #include "algo/sizeclass.h"
 #include "base/lock.h"
 #include "port/port.h"
@@ -43,7 +44,6 @@ enum {
   TARNI_SHARED_BLOCK_MAX = 64 << 10,
   TARNI_SLAB_MIN_BYTES = 64 << 10,
   TARNI_ORDER_MAX = 4,    /* lanes that one extent may wait for; more are not merged */
-  TARNI_LARGE_CACHED = 2, /* large blocks that a cache keeps */
   TARNI_FENCES = 4,       /* events that a lane has under way at most */
   TARNI_LANE_COMMON = 0,  /* the lane of what is known to be complete: usable by all */
 };
@@ -110,7 +110,7 @@ typedef struct tarni_phys {
   uint64_t stamp, refused;  /* of the search that has seen it, and of the one that cannot use it */
   bool is_leaving;          /* to be released once it is mapped nowhere */
   uint32_t n_used;          /* granules of it that are in slabs; 0: idle */
-  tarni_index newer, older; /* idle: the list by age; unused: newer links the free records */
+  tarni_index link;         /* unused: the next free record */
   tarni_order order;        /* idle: about what its memory waits for; the extents know exactly */
 } tarni_phys;
 
@@ -212,7 +212,6 @@ typedef struct tarni_cache {
   _Atomic(struct tarn_heap *) heap; /* TARNI_NO_HEAP: it is gone */
   tarn_stream stream;               /* TARNI_NO_STREAM when its lane is gone */
   tarni_index lane;
-  uint32_t n_large;
   /* atomic: */
   _Atomic uint32_t is_busy;    /* the owner is inside */
   _Atomic uint32_t is_revoked; /* somebody else is, or waits to be */
@@ -221,7 +220,7 @@ typedef struct tarni_cache {
   tarni_large_churn churn[TARNI_LARGE_ROWS];
   /* owner, or whoever has revoked it: */
   tarni_stack stacks[TARNI_CLASS_COUNT];
-  tarni_large large[TARNI_LARGE_CACHED]; /* the oldest first */
+  tarni_large large; /* a free large block, the last one; extent 0: none */
   uint32_t *items;
   /* lock HEAP: */
   struct tarni_cache *next_in_heap;
@@ -360,7 +359,7 @@ struct tarn_heap {
   uint32_t n_lanes;
   uint32_t n_extents, n_chunks; /* records ever used */
   tarni_index free_extent, free_chunk;
-  tarni_index oldest_idle, newest_idle;
+  tarni_bitset idle; /* the homes, as first units, of chunks that nothing uses */
   tarni_index zombies;
   uint32_t n_aliases;
   uint64_t n_searches;    /* for windows, and tries of windows: stamps for chunks */

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
- * The search for a window: a range of addresses for a block or a slab that needs the least to be
- * mapped, the lowest of these. It is made of free extents that the lane may use, of aliases of idle
- * chunks, each chunk once, and of void addresses. Looks only: what it finds is taken by grow.c,
- * which may refuse a chunk and search again.
+ * The search for a window: the lowest range of addresses that a block or a slab can have. It is
+ * made of free extents that the lane may use, of aliases of idle chunks, each chunk once, and of
+ * void addresses, which are to be mapped. What is mapped lies below what is void, so a window with
+ * void parts is found only where none without them is, and begins in what is mapped as far as it
+ * can. Looks only: what it finds is taken by grow.c, which may refuse a chunk and search again.
+ *
+ * The lowest and not the cheapest: then what a search finds depends on what is in use, and not on
+ * which windows were mapped before, and a program that repeats itself comes to the same windows.
  *
  * Everything is under heap->lock. */
 #include "base/bits.h"
@@ -24,7 +28,7 @@ static bool is_available(const tarn_heap *heap, const tarni_search *search,
 
 static bool is_usable(const tarn_heap *heap, const tarni_search *search,
                       const tarni_extent *extent) {
-  return extent->kind == TARNI_EXTENT_VOID ||
+  return (extent->kind == TARNI_EXTENT_VOID && search->may_map) ||
          (extent->kind == TARNI_EXTENT_FREE && !heap->is_fixed &&
           tarni_order_is_met_locked(heap, &extent->order, search->lane)) ||
          (extent->kind == TARNI_EXTENT_ALIAS &&
@@ -42,100 +46,54 @@ static bool alias_fits(const tarn_heap *heap, const tarni_extent *alias, uint64_
   return true;
 }
 
-/* What a window of `size` bytes from `start`, which lies in the extent `first`, would need. Returns
- * the extent that is in its way, and so in the way of all windows that begin before it; else 0. */
-static tarni_index window_try(tarn_heap *heap, tarni_search *search, tarni_index first,
-                              uint64_t start, uint64_t size, tarni_window *best) {
-  const uint64_t end = start + size;
-  uint64_t missing = 0;
+/* Whether all of a window can be had. If not, *next is the extent where the next one may begin. */
+static bool window_fits(tarn_heap *heap, tarni_search *search, const tarni_window *window,
+                        uint64_t size, tarni_index *next) {
+  const uint64_t end = window->start + size;
   uint32_t n = 0;
+  *next = heap->extents[window->first].next;
   heap->n_searches++;
-  for (tarni_index i = first; i != 0 && heap->extents[i].offset < end; i = heap->extents[i].next) {
+  for (tarni_index i = window->first; i != 0; i = heap->extents[i].next) {
     const tarni_extent *extent = &heap->extents[i];
     search->n_steps++;
     if (!is_usable(heap, search, extent)) {
-      return i;
+      *next = extent->next; /* it is in the way of all that begin before it */
+      return false;
     }
     if (++n > search->max_pieces ||
-        (extent->kind == TARNI_EXTENT_ALIAS && !alias_fits(heap, extent, start, end))) {
-      return 0;
-    }
-    if (extent->kind == TARNI_EXTENT_VOID) {
-      const uint64_t from = tarni_max(start, extent->offset);
-      const uint64_t to = tarni_min(end, extent->offset + extent->size);
-      missing += tarni_align_up(to, heap->unit) - tarni_align_down(from, heap->unit);
-    }
-    if (missing >= best->missing) {
-      return 0;
+        (extent->kind == TARNI_EXTENT_ALIAS && !alias_fits(heap, extent, window->start, end))) {
+      return false;
     }
     if (extent->offset + extent->size >= end) {
-      *best = (tarni_window){.start = start, .missing = missing, .first = first};
-      return 0;
+      return true;
     }
   }
-  return 0; /* the zone ends before */
+  *next = 0; /* the zone ends before, and all the more for those that begin later */
+  return false;
 }
 
-/* The window that ends where the extent does, in a run of usable ones. */
-static void window_try_back(tarn_heap *heap, tarni_search *search, const tarni_need *need,
-                            const tarni_index run[2], tarni_window *best) {
-  const tarni_extent *last = &heap->extents[run[1]];
-  const uint64_t end = last->offset + last->size;
-  if (end < heap->extents[run[0]].offset + need->size) {
-    return;
-  }
-  const uint64_t start = tarni_align_down(end - need->size, need->alignment);
-  tarni_index from = run[1];
-  while (heap->extents[from].offset > start && from != run[0]) {
-    from = heap->extents[from].previous;
-  }
-  if (heap->extents[from].offset <= start) {
-    (void)window_try(heap, search, from, start, need->size, best);
-  }
-}
-
-/* The lowest window that has nothing mapped: what there is when the search finds nothing better. */
-static tarni_window window_void(tarn_heap *heap, const tarni_search *search,
-                                const tarni_need *need) {
-  tarni_window best = {.missing = search->max_missing};
+/* The lowest window that has nothing mapped: what there is when a search would take too long. */
+static tarni_window window_void(tarn_heap *heap, const tarni_need *need) {
   const tarni_index first =
       tarni_extent_first_locked(heap, need->zone, TARNI_TREE_VOID, need->size, need->alignment);
-  if (first != 0 && search->max_missing == UINT64_MAX) {
-    best.first = first;
-    best.start = tarni_align_up(heap->extents[first].offset, need->alignment);
-    best.missing = tarni_align_up(need->size, heap->unit) + 2 * heap->unit; /* others are better */
-  }
-  return best;
+  return (tarni_window){.start = tarni_align_up(heap->extents[first].offset, need->alignment),
+                        .first = first};
 }
 
-/* Windows that begin where a usable extent begins and, behind void addresses, those that end where
- * a mapped one ends. */
-tarni_window tarni_window_best_locked(tarn_heap *heap, tarni_search *search,
-                                      const tarni_need *need) {
-  tarni_window best = window_void(heap, search, need);
-  tarni_index run = 0; /* first extent of the present run of usable ones */
-  bool has_void = false;
-  for (tarni_index i = heap->zones[need->zone].head;
-       i != 0 && best.missing != 0 && search->n_steps < WINDOW_MAX_STEPS;) {
+tarni_window tarni_window_lowest_locked(tarn_heap *heap, tarni_search *search,
+                                        const tarni_need *need) {
+  tarni_index next;
+  for (tarni_index i = heap->zones[need->zone].head; i != 0 && search->n_steps < WINDOW_MAX_STEPS;
+       i = next) {
     const tarni_extent *extent = &heap->extents[i];
-    search->n_steps++;
-    if (!is_usable(heap, search, extent)) {
-      run = 0;
-      has_void = false;
-      i = extent->next;
-      continue;
+    const tarni_window window = {.start = tarni_align_up(extent->offset, need->alignment),
+                                 .first = i};
+    if (window.start >= extent->offset + extent->size) {
+      search->n_steps++;
+      next = extent->next;
+    } else if (window_fits(heap, search, &window, need->size, &next)) {
+      return window;
     }
-    run = run != 0 ? run : i;
-    const uint64_t start = tarni_align_up(extent->offset, need->alignment);
-    const tarni_index blocker = start < extent->offset + extent->size
-                                    ? window_try(heap, search, i, start, need->size, &best)
-                                    : 0;
-    if (extent->kind == TARNI_EXTENT_VOID) {
-      has_void = true;
-    } else if (has_void) {
-      window_try_back(heap, search, need, (tarni_index[2]){run, i}, &best);
-    }
-    i = blocker != 0 && !has_void ? blocker : extent->next;
   }
-  return best;
+  return search->may_map ? window_void(heap, need) : (tarni_window){0};
 }

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+#include "algo/bitset.h"
+
+#include <stdlib.h>
+
+#include "base/bits.h"
+
+static uint64_t words_for(uint64_t n_bits) {
+  return n_bits / 64 + 1;
+}
+
+bool tarni_bitset_open(tarni_bitset *set, uint64_t n) {
+  const uint64_t n_words = words_for(n);
+  set->words = calloc(n_words + words_for(n_words), sizeof(*set->words));
+  set->groups = set->words != NULL ? set->words + n_words : NULL;
+  return set->words != NULL;
+}
+
+void tarni_bitset_close(tarni_bitset *set) {
+  free(set->words);
+  *set = (tarni_bitset){0};
+}
+
+void tarni_bitset_add(tarni_bitset *set, uint64_t i) {
+  const uint64_t word = i / 64;
+  set->words[word] |= (uint64_t)1 << i % 64;
+  set->groups[word / 64] |= (uint64_t)1 << word % 64;
+}
+
+void tarni_bitset_remove(tarni_bitset *set, uint64_t i) {
+  const uint64_t word = i / 64;
+  set->words[word] &= ~((uint64_t)1 << i % 64);
+  if (set->words[word] == 0) {
+    set->groups[word / 64] &= ~((uint64_t)1 << word % 64);
+  }
+}
+
+bool tarni_bitset_has(const tarni_bitset *set, uint64_t i) {
+  return (set->words[i / 64] >> i % 64 & 1) != 0;
+}
+
+/* The bits of a word below one of its bits. */
+static uint64_t bits_below(uint64_t word, uint64_t bit) {
+  return word & (((uint64_t)1 << bit) - 1);
+}
+
+uint64_t tarni_bitset_below(const tarni_bitset *set, uint64_t limit) {
+  const uint64_t word = limit / 64;
+  const uint64_t bits = bits_below(set->words[word], limit % 64);
+  if (bits != 0) {
+    return word * 64 + tarni_log2(bits);
+  }
+  uint64_t group = word / 64;
+  uint64_t words = bits_below(set->groups[group], word % 64);
+  while (words == 0 && group != 0) {
+    words = set->groups[--group];
+  }
+  if (words == 0) {
+    return TARNI_BITSET_NONE;
+  }
+  const uint64_t found = group * 64 + tarni_log2(words);
+  return found * 64 + tarni_log2(set->words[found]);
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A set of numbers below a fixed bound, asked for its members from the highest down. Adding,
+ * removing and asking never allocate. Knows nothing about what the numbers mean; no locks. */
+#ifndef TARNI_BITSET_H
+#define TARNI_BITSET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define TARNI_BITSET_NONE UINT64_MAX
+
+typedef struct tarni_bitset {
+  uint64_t *words;  /* a bit for each number */
+  uint64_t *groups; /* a bit for each word that is not 0; behind the words */
+} tarni_bitset;
+
+/* An empty set of numbers below n. False: no host memory. */
+bool tarni_bitset_open(tarni_bitset *set, uint64_t n);
+void tarni_bitset_close(tarni_bitset *set);
+
+void tarni_bitset_add(tarni_bitset *set, uint64_t i);
+void tarni_bitset_remove(tarni_bitset *set, uint64_t i);
+bool tarni_bitset_has(const tarni_bitset *set, uint64_t i);
+
+/* The highest member below the limit, which is at most n; TARNI_BITSET_NONE: there is none. */
+uint64_t tarni_bitset_below(const tarni_bitset *set, uint64_t limit);
+
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The set of numbers (algo/bitset.h), against an array of flags. */
+#include "algo/bitset.h"
+
+#include <string.h>
+
+#include "base/rng.h"
+#include "support/test.h"
+
+enum { N = 64 * 64 * 2 + 17 }; /* more than two groups of words */
+
+static uint64_t flags_below(const bool *flags, uint64_t limit) {
+  while (limit != 0) {
+    if (flags[--limit]) {
+      return limit;
+    }
+  }
+  return TARNI_BITSET_NONE;
+}
+
+static void an_empty_set(void) {
+  tarni_bitset set;
+  REQUIRE(tarni_bitset_open(&set, N));
+  CHECK_EQ(tarni_bitset_below(&set, N), TARNI_BITSET_NONE);
+  CHECK_EQ(tarni_bitset_below(&set, 0), TARNI_BITSET_NONE);
+  CHECK(!tarni_bitset_has(&set, N - 1));
+  tarni_bitset_close(&set);
+  tarni_bitset_close(&set); /* again: nothing to do */
+}
+
+static void every_single_member(void) {
+  tarni_bitset set;
+  REQUIRE(tarni_bitset_open(&set, N));
+  for (uint64_t i = 0; i < N; i++) {
+    tarni_bitset_add(&set, i);
+    tarni_bitset_add(&set, i); /* again: the same set */
+    CHECK_EQ(tarni_bitset_below(&set, N), i);
+    CHECK_EQ(tarni_bitset_below(&set, i + 1), i);
+    CHECK_EQ(tarni_bitset_below(&set, i), TARNI_BITSET_NONE);
+    tarni_bitset_remove(&set, i);
+    tarni_bitset_remove(&set, i);
+    CHECK_EQ(tarni_bitset_below(&set, N), TARNI_BITSET_NONE);
+  }
+  tarni_bitset_close(&set);
+}
+
+/* Sets that are thin, dense and in between. */
+static void as_an_array_of_flags(void) {
+  static bool flags[N];
+  for (uint64_t share = 1; share <= 4096; share *= 16) {
+    tarni_bitset set;
+    tarni_rng rng = {.state = share};
+    REQUIRE(tarni_bitset_open(&set, N));
+    memset(flags, 0, sizeof(flags));
+    for (int i = 0; i < 20000; i++) {
+      const uint64_t at = tarni_rng_below(&rng, N);
+      if (tarni_rng_below(&rng, share + 1) == 0) {
+        tarni_bitset_add(&set, at);
+        flags[at] = true;
+      } else {
+        tarni_bitset_remove(&set, at);
+        flags[at] = false;
+      }
+      const uint64_t limit = tarni_rng_below(&rng, N + 1);
+      CHECK_EQ(tarni_bitset_below(&set, limit), flags_below(flags, limit));
+      CHECK_EQ(tarni_bitset_has(&set, at), flags[at]);
+    }
+    tarni_bitset_close(&set);
+  }
+}
+
+static const test_case cases[] = {
+    {"an empty set", an_empty_set},
+    {"every single member", every_single_member},
+    {"as an array of flags", as_an_array_of_flags},
+};
+
+TEST_MAIN(cases)
