@@ -46,7 +46,12 @@ endif()
 
 # Looking for leaks at the end of a process takes 4 s on 64-bit ARM, however small the process is:
 # there, tests that start dozens of them do without. Elsewhere they do not.
-set(tests_of_many_processes unit.tool unit.heap_config unit.cuda_driver unit.cuda_port unit.cuda_entries)
+set(tests_of_many_processes unit.tool unit.heap_config unit.cuda_driver unit.cuda_port
+  unit.cuda_entries unit.replay unit.plan_tool)
+# The longest ones begin first, so that none is left alone at the end.
+set(test_cost_stress 3)
+set(test_cost_fault 2)
+set(test_cost_sim 1)
 set(asan_options detect_stack_use_after_return=1:strict_string_checks=1:allocator_may_return_null=1)
 set(ubsan_options print_stacktrace=1)
 set(tsan_options second_deadlock_stack=1:allocator_may_return_null=1)
@@ -60,6 +65,9 @@ function(tarn_add_test name label)
   endif()
   if(name IN_LIST tests_of_many_processes AND CMAKE_SYSTEM_PROCESSOR STREQUAL "aarch64")
     string(APPEND asan_options :detect_leaks=0)
+  endif()
+  if(DEFINED test_cost_${label})
+    set_tests_properties(${name} PROPERTIES COST ${test_cost_${label}})
   endif()
   math(EXPR timeout_s "${timeout_s} * ${TARN_TIMEOUT_SCALE}")
   set_tests_properties(${name} PROPERTIES

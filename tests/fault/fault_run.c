@@ -3,15 +3,10 @@
  * A scene played while the n-th driver call fails, for every n. */
 #include "fault/fault_run.h"
 
+#include "fault/fault_step.h"
 #include "support/test.h"
 
-/* Every call fails in an ordinary build; where a sanitizer makes it slow, every fifth does, and of
- * each code others. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-enum { MAX_CALLS = 20000, STEP = 5 };
-#else
-enum { MAX_CALLS = 20000, STEP = 1 };
-#endif
+enum { MAX_CALLS = 20000 };
 
 void fault_arm(fault_world *w, uint64_t nth, uint64_t times, int code) {
   static const struct {
@@ -76,8 +71,8 @@ void fault_run_all(const fault_scene *s) {
   uint64_t n_runs = 0;
   for (unsigned i = 0; i < sizeof(codes) / sizeof(codes[0]); i++) {
     for (uint64_t times = 0; times < 2; times++) {
-      for (uint64_t nth = 1 + i % STEP;
-           nth < MAX_CALLS && fault_run_once(s, nth, times, codes[i]) != 0; nth += STEP) {
+      for (uint64_t nth = 1 + i % FAULT_STEP;
+           nth < MAX_CALLS && fault_run_once(s, nth, times, codes[i]) != 0; nth += FAULT_STEP) {
         n_runs++;
         if (test_case_failed()) {
           test_note("the fault was: call %llu, %s, code %d", (unsigned long long)nth,

@@ -8,11 +8,29 @@
 #include <stdio.h>
 #include <string.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#include <unistd.h>
+#endif
+
 #include "tarn/tarn.h"
 
 static atomic_uint_fast64_t n_checks;
 static atomic_bool case_failed;
 static const char *skip_reason;
+
+#if defined(__SANITIZE_ADDRESS__)
+static pid_t own_process;
+
+__attribute__((constructor)) static void note_process(void) {
+  own_process = getpid();
+}
+
+/* A search for leaks takes seconds. What a test's children share with it is searched at its end. */
+int __lsan_is_turned_off(void) { /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c) */
+  return getpid() != own_process;
+}
+#endif
 
 uint64_t test_checks(void) {
   return atomic_load(&n_checks);
