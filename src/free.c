@@ -44,8 +44,7 @@ static tarn_status small_free(tarn_heap *heap, tarni_cache *cache, uint32_t item
 
 /* pre: the cache is entered, or heap->lock is held. */
 static void large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
-  cache->large =
-      (tarni_large){.granules = (uint32_t)(size >> TARNI_GRANULE_LOG2), .extent = index};
+  cache->large = (tarni_large){.granules = (uint32_t)(size >> TARNI_GRANULE_LOG2), .extent = index};
 }
 
 /* The cache has a block, or must not have any: the older one makes room. */

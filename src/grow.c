@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * How a heap gets more room: in a window of addresses (window.c). Its void parts get chunks: idle
- * ones from elsewhere, the highest first, then new ones. A chunk moves without any wait of the host:
- * it is mapped at its new place and used there in stream order, and its old place becomes an alias
- * (place.c).
+ * ones from elsewhere, the highest first, then new ones. A chunk moves without any wait of the
+ * host: it is mapped at its new place and used there in stream order, and its old place becomes an
+ * alias (place.c).
  *
  * Three steps: plan under heap->lock (what is taken is BUSY then, out of everybody's sight), do it
  * with no lock but heap->grow, then commit or restore under heap->lock. A failure restores all that

@@ -175,12 +175,12 @@ static inline bool tarni_chunk_overlaps(const tarn_heap *heap, const tarni_phys 
 
 /* ---- window.c: addresses for more room ---- */
 typedef struct tarni_search {
-  tarni_index lane;     /* for whom */
-  bool may_steal;       /* chunks that another lane has freed and that it has to wait for, too */
-  uint32_t max_pieces;  /* extents that a window is made of */
-  uint32_t n_steps;     /* extents that it has looked at */
-  bool may_map;         /* void addresses, too */
-  uint64_t number;      /* chunks that are refused bear it */
+  tarni_index lane;    /* for whom */
+  bool may_steal;      /* chunks that another lane has freed and that it has to wait for, too */
+  uint32_t max_pieces; /* extents that a window is made of */
+  uint32_t n_steps;    /* extents that it has looked at */
+  bool may_map;        /* void addresses, too */
+  uint64_t number;     /* chunks that are refused bear it */
 } tarni_search;
 
 typedef struct tarni_window {

@@ -43,9 +43,9 @@ enum {
   TARNI_SLAB_MIN_BLOCKS = 8, /* blocks up to 64 KiB share a slab, larger ones do not */
   TARNI_SHARED_BLOCK_MAX = 64 << 10,
   TARNI_SLAB_MIN_BYTES = 64 << 10,
-  TARNI_ORDER_MAX = 4,    /* lanes that one extent may wait for; more are not merged */
-  TARNI_FENCES = 4,       /* events that a lane has under way at most */
-  TARNI_LANE_COMMON = 0,  /* the lane of what is known to be complete: usable by all */
+  TARNI_ORDER_MAX = 4,   /* lanes that one extent may wait for; more are not merged */
+  TARNI_FENCES = 4,      /* events that a lane has under way at most */
+  TARNI_LANE_COMMON = 0, /* the lane of what is known to be complete: usable by all */
 };
 
 typedef uint32_t tarni_index; /* of an extent, a lane, a chunk; 0 is none (lane 0 is common) */
@@ -107,11 +107,11 @@ typedef struct tarni_phys {
   uint32_t n_units;
   uint32_t places;   /* the first unit of the lowest place + 1; 0: it is being made, or goes */
   uint32_t n_mapped; /* lock DRIVER: places, and zombies that are still mapped to it */
-  uint64_t stamp, refused;  /* of the search that has seen it, and of the one that cannot use it */
-  bool is_leaving;          /* to be released once it is mapped nowhere */
-  uint32_t n_used;          /* granules of it that are in slabs; 0: idle */
-  tarni_index link;         /* unused: the next free record */
-  tarni_order order;        /* idle: about what its memory waits for; the extents know exactly */
+  uint64_t stamp, refused; /* of the search that has seen it, and of the one that cannot use it */
+  bool is_leaving;         /* to be released once it is mapped nowhere */
+  uint32_t n_used;         /* granules of it that are in slabs; 0: idle */
+  tarni_index link;        /* unused: the next free record */
+  tarni_order order;       /* idle: about what its memory waits for; the extents know exactly */
 } tarni_phys;
 
 typedef struct tarni_place { /* by the first unit of a place */

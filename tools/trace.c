@@ -38,7 +38,7 @@ typedef struct reader {
   const char *name;
   char *error;
   trace *out;
-  size_t line; /* the present one; the first is 1 */
+  size_t line; /* the present one; the first is 1; 0: nothing was read yet */
   char text[TRACE_MAX_LINE + 1];
   size_t length;   /* of the present line so far */
   bool is_comment; /* the rest of the line is skipped */
@@ -52,8 +52,10 @@ typedef struct reader {
 
 /* ---- Failing -------------------------------------------------------------------------------- */
 
+/* Names the line, too, once one was read. */
 __attribute__((format(printf, 2, 3))) static bool refuse(reader *r, const char *format, ...) {
-  const int length = snprintf(r->error, TRACE_ERROR, "%s:%zu: ", r->name, r->line);
+  const int length = r->line != 0 ? snprintf(r->error, TRACE_ERROR, "%s:%zu: ", r->name, r->line)
+                                  : snprintf(r->error, TRACE_ERROR, "%s: ", r->name);
   if (length > 0 && length < TRACE_ERROR) {
     va_list arguments;
     va_start(arguments, format);
@@ -273,6 +275,7 @@ static bool end_line(reader *r) {
 }
 
 static bool feed(reader *r, const char *bytes, size_t n) {
+  r->line += r->line == 0;
   for (size_t i = 0; i < n; i++) {
     if (bytes[i] == '\n') {
       if (!end_line(r)) {
@@ -371,7 +374,7 @@ static bool feed_file(reader *r, const char *path) {
 
 static void reader_begin(reader *r, const char *name, trace *out, char *error) {
   *out = (trace){0};
-  *r = (reader){.name = name, .error = error, .out = out, .line = 1};
+  *r = (reader){.name = name, .error = error, .out = out};
   error[0] = '\0';
 }
 

@@ -290,7 +290,7 @@ static void wrong_words(void) {
       {"replay --seed -1 x", 2, "'-1' is not a number"},
       {"replay --capacity 12Q x", 2, "'12Q' is not a number of bytes"},
       {"replay --capacity 99999999999999999999 x", 2, "is not a number of bytes"},
-      {"replay /nowhere/x.trace", 1, "/nowhere/x.trace:1: cannot be opened"},
+      {"replay /nowhere/x.trace", 1, "/nowhere/x.trace: cannot be opened"},
       {"replay README.md", 1, "is no event"},
       {"replay --device nope traces/resnet_train.trace.gz", 1, "nope"},
       {"replay --capacity 64M --device sim traces/resnet_train.trace.gz", 1, "stopped after"},
