@@ -127,15 +127,8 @@ static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
 
 /* Takes a free extent and cuts it to size; what is left over stays free. 0: no record is left. */
 static tarni_index take_cut(tarn_heap *heap, tarni_index index, const tarni_need *need) {
-  tarni_extent *extent = tarni_extent_at(heap, index);
-  const uint64_t start = tarni_align_up(extent->offset, need->alignment);
-  const tarni_order order = extent->order;
-  tarni_extent_take_locked(heap, index);
-  if (!tarni_extent_cut_locked(heap, index, start, need->size)) {
-    tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, &order);
-    return 0;
-  }
-  return index;
+  const uint64_t start = tarni_align_up(tarni_extent_at(heap, index)->offset, need->alignment);
+  return tarni_extent_carve_locked(heap, index, start, need->size);
 }
 
 tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need) {

@@ -127,27 +127,73 @@ static void tree_remove(tarn_heap *heap, tarni_index index) {
   *root = tree_without(heap, *root, index);
 }
 
+/* The next node on the way from one to the extent. */
+static tarni_index *tree_step(tarn_heap *heap, tarni_index at, uint64_t offset) {
+  tarni_extent *node = &heap->extents[at];
+  return offset < node->offset ? &node->left : &node->right;
+}
+
+/* The extent has grown where it is. pre: the order of the tree is the same. */
+static void tree_raise(tarn_heap *heap, tarni_index index) {
+  const tarni_extent *extent = &heap->extents[index];
+  tarni_index at = *tree_root(heap, extent);
+  while (at != index) {
+    tarn_assert(at != 0 && "the extent is in the tree");
+    heap->extents[at].largest = tarni_max(heap->extents[at].largest, extent->size);
+    at = *tree_step(heap, at, extent->offset);
+  }
+  node_update(heap, index);
+}
+
+/* The extent has shrunk where it is. pre: the order of the tree is the same. */
+static void tree_lower(tarn_heap *heap, tarni_index at, tarni_index index) {
+  if (at != index) {
+    tree_lower(heap, *tree_step(heap, at, heap->extents[index].offset), index);
+  }
+  node_update(heap, at);
+}
+
 static bool extent_fits(const tarni_extent *extent, uint64_t size, uint64_t alignment) {
   const uint64_t start = tarni_align_up(extent->offset, alignment);
   return extent->size >= size && start - extent->offset <= extent->size - size;
 }
 
-static tarni_index tree_first(const tarn_heap *heap, tarni_index root, uint64_t size,
-                              uint64_t alignment) {
+static tarni_index tree_first(const tarn_heap *heap, tarni_index root, uint64_t size) {
+  if (largest_of(heap, root) < size) {
+    return 0;
+  }
+  for (;;) {
+    const tarni_extent *node = &heap->extents[root];
+    if (largest_of(heap, node->left) >= size) {
+      root = node->left;
+    } else if (node->size >= size) {
+      return root;
+    } else {
+      root = node->right;
+    }
+  }
+}
+
+static tarni_index tree_first_aligned(const tarn_heap *heap, tarni_index root, uint64_t size,
+                                      uint64_t alignment) {
   if (largest_of(heap, root) < size) {
     return 0;
   }
   const tarni_extent *node = &heap->extents[root];
-  const tarni_index below = tree_first(heap, node->left, size, alignment);
+  const tarni_index below = tree_first_aligned(heap, node->left, size, alignment);
   if (below != 0) {
     return below;
   }
-  return extent_fits(node, size, alignment) ? root : tree_first(heap, node->right, size, alignment);
+  return extent_fits(node, size, alignment)
+             ? root
+             : tree_first_aligned(heap, node->right, size, alignment);
 }
 
 tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t tree, uint64_t size,
                                       uint64_t alignment) {
-  return tree_first(heap, heap->zones[zone].trees[tree], size, alignment);
+  const tarni_index root = heap->zones[zone].trees[tree];
+  return alignment == TARNI_GRANULE ? tree_first(heap, root, size)
+                                    : tree_first_aligned(heap, root, size, alignment);
 }
 
 /* ---- Extents ---- */
@@ -180,6 +226,23 @@ static tarni_index extent_split(tarn_heap *heap, tarni_index index, uint64_t siz
   return rest;
 }
 
+/* Makes the first `size` bytes an extent of its own, with the record `front`. */
+static void front_split(tarn_heap *heap, tarni_index index, tarni_index front, uint64_t size) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  tarni_extent *before = tarni_extent_at(heap, front);
+  *before = *extent;
+  before->size = size;
+  before->next = index;
+  if (before->previous != 0) {
+    heap->extents[before->previous].next = front;
+  } else {
+    heap->zones[tarni_zone_of(heap, before->offset)].head = front;
+  }
+  extent->previous = front;
+  extent->size -= size;
+  extent->offset += size;
+}
+
 bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset, uint64_t size) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   tarn_assert(extent->kind == TARNI_EXTENT_BUSY && extent->offset <= offset);
@@ -203,24 +266,35 @@ bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset
       }
       return false;
     }
-    tarni_extent *before = tarni_extent_at(heap, front);
-    *before = *extent;
-    before->size = offset - extent->offset;
-    before->next = index;
-    if (before->previous != 0) {
-      heap->extents[before->previous].next = front;
-    } else {
-      heap->zones[tarni_zone_of(heap, before->offset)].head = front;
-    }
-    extent->previous = front;
-    extent->size -= before->size;
-    extent->offset = offset;
+    front_split(heap, index, front, offset - extent->offset);
     tarni_extent_give_locked(heap, front, kind, &order);
   }
   if (tail != 0) {
     tarni_extent_give_locked(heap, tail, kind, &order);
   }
   return true;
+}
+
+tarni_index tarni_extent_carve_locked(tarn_heap *heap, tarni_index index, uint64_t offset,
+                                      uint64_t size) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  tarn_assert(extent->kind == TARNI_EXTENT_FREE);
+  if (offset == extent->offset && size < extent->size) { /* the rest stays as it is in its tree */
+    const tarni_index front = record_take(heap);
+    if (front != 0) {
+      front_split(heap, index, front, size);
+      tree_lower(heap, *tree_root(heap, extent), index);
+      tarni_extent_at(heap, front)->kind = TARNI_EXTENT_BUSY;
+    }
+    return front;
+  }
+  const tarni_order order = extent->order;
+  tarni_extent_take_locked(heap, index);
+  if (!tarni_extent_cut_locked(heap, index, offset, size)) {
+    tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, &order);
+    return 0;
+  }
+  return index;
 }
 
 void tarni_extent_append_locked(tarn_heap *heap, tarni_index index, tarni_index following) {
@@ -233,6 +307,22 @@ void tarni_extent_append_locked(tarn_heap *heap, tarni_index index, tarni_index 
     heap->extents[tail->next].previous = index;
   }
   record_give(heap, following);
+}
+
+/* The same with the extent before it. */
+static void front_append(tarn_heap *heap, tarni_index index, tarni_index preceding) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  const tarni_extent *front = tarni_extent_at(heap, preceding);
+  tarn_assert(front->next == index && front->offset + front->size == extent->offset);
+  extent->size += front->size;
+  extent->offset = front->offset;
+  extent->previous = front->previous;
+  if (front->previous != 0) {
+    heap->extents[front->previous].next = index;
+  } else {
+    heap->zones[tarni_zone_of(heap, front->offset)].head = index;
+  }
+  record_give(heap, preceding);
 }
 
 /* Whether two free neighbours become one; if so *order is what holds for both. */
@@ -249,6 +339,28 @@ static bool may_unite(const tarn_heap *heap, const tarni_extent *extent, const t
          tarni_order_unite(order, &other->order);
 }
 
+/* Joins a neighbour that is in a tree to the extent in front of it or behind it, which is in none
+ * yet. It stays where it is in its tree if it stays in the same one; *is_placed says so. */
+static tarni_index neighbours_join(tarn_heap *heap, tarni_index index, tarni_index other,
+                                   const tarni_order *united, bool *is_placed) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  tarni_extent *neighbour = tarni_extent_at(heap, other);
+  const uint32_t tree =
+      neighbour->kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, united);
+  *is_placed = tree == neighbour->tree;
+  if (!*is_placed) {
+    tree_remove(heap, other);
+  }
+  if (extent->next == other) {
+    front_append(heap, other, index);
+  } else {
+    tarni_extent_append_locked(heap, other, index);
+  }
+  neighbour->order = *united;
+  neighbour->tree = tree;
+  return other;
+}
+
 void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
                               const tarni_order *order) {
   tarni_extent *extent = tarni_extent_at(heap, index);
@@ -258,22 +370,23 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
   extent->order = kind == TARNI_EXTENT_FREE ? *order : nothing;
   extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &extent->order);
   tarni_order united = extent->order;
-  if (extent->next != 0 && may_unite(heap, extent, &heap->extents[extent->next], &united)) {
-    tree_remove(heap, extent->next);
-    tarni_extent_append_locked(heap, index, extent->next);
-    extent->order = united;
-  }
-  extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &united);
+  bool is_placed = false;
   const tarni_index before = extent->previous;
-  if (before != 0 && may_unite(heap, extent, &heap->extents[before], &united)) {
-    tree_remove(heap, before);
-    tarni_extent_append_locked(heap, before, index);
-    index = before;
+  if (extent->next != 0 && may_unite(heap, extent, &heap->extents[extent->next], &united)) {
+    index = neighbours_join(heap, index, extent->next, &united, &is_placed);
     extent = tarni_extent_at(heap, index);
-    extent->order = united;
-    extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &united);
   }
-  tree_insert(heap, index);
+  if (before != 0 && may_unite(heap, extent, &heap->extents[before], &united)) {
+    if (is_placed) { /* both neighbours were in a tree: one of them leaves it */
+      tree_remove(heap, index);
+    }
+    index = neighbours_join(heap, index, before, &united, &is_placed);
+  }
+  if (is_placed) {
+    tree_raise(heap, index);
+  } else {
+    tree_insert(heap, index);
+  }
 }
 
 /* ---- Begin and end ---- */

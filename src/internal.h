@@ -50,6 +50,10 @@ void tarni_extent_take_locked(tarn_heap *heap, tarni_index index);
 /* Cuts a BUSY extent to [offset, offset + size); what is left over goes back to where it was.
  * False: no record is left; the extent is as it was. */
 bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset, uint64_t size);
+/* Takes [offset, offset + size) of a FREE extent: a BUSY one with its order. 0: no record is left,
+ * and nothing has changed. */
+tarni_index tarni_extent_carve_locked(tarn_heap *heap, tarni_index index, uint64_t offset,
+                                      uint64_t size);
 /* Makes a BUSY extent FREE with this order, or VOID, and unites it with its like beside it. */
 void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
                               const tarni_order *order);
