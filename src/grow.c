@@ -18,7 +18,10 @@ enum {
   GROW_MAX_CHUNK = 32 << 20,  /* no chunk is larger than this many bytes, */
   GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
-  GROW_SLACK_SHARE = 256,     /* memory above the peak of use by this part is made, not moved */
+  /* Memory above the peak of use by these parts is made, not moved; the latter where it would be
+   * taken from small blocks, who come back for it, and not always for the same. */
+  GROW_SLACK_SHARE = 256,
+  GROW_SMALL_SLACK_SHARE = 128,
 };
 
 typedef struct plan_piece {
@@ -185,10 +188,13 @@ static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const ta
 
 /* ---- Choosing the chunks ---- */
 
-/* Plans to move idle chunks into [offset, end), the highest first: allocation takes the lowest room
- * there is, so these are missed least. Returns where it got to. */
-static uint64_t plan_moves_locked(tarn_heap *heap, grow_plan *plan, uint64_t offset, uint64_t end) {
-  for (tarni_index index = tarni_idle_highest_locked(heap); index != 0 && offset < end;
+/* Plans to move idle chunks into [offset, end), the highest first, of those with a home at `floor`
+ * or above: allocation takes the lowest room there is, so these are missed least. Returns where it
+ * got to. */
+static uint64_t plan_moves_locked(tarn_heap *heap, grow_plan *plan, uint64_t offset, uint64_t end,
+                                  uint64_t floor) {
+  for (tarni_index index = tarni_idle_highest_locked(heap);
+       index != 0 && offset < end && heap->chunks[index].first_unit >= floor;
        index = tarni_idle_below_locked(heap, heap->chunks[index].first_unit)) {
     const uint64_t bytes = tarni_chunk_bytes(heap, &heap->chunks[index]);
     if (bytes <= end - offset && plan_move_locked(heap, plan, index, offset)) {
@@ -250,11 +256,17 @@ bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more) {
   return !heap->is_fixed && heap->reserved_bytes + more + heap->unit <= GROW_SMALL_HEAP;
 }
 
-/* Whether so much new memory leaves the heap within its slack above the peak of what was used. */
-static bool is_within_slack(const tarn_heap *heap, uint64_t more) {
-  const uint64_t slack = heap->used_peak_bytes / GROW_SLACK_SHARE + 2 * heap->unit;
+/* Whether so much new memory leaves the heap within its slack, a part of the peak of what was used,
+ * above that peak. */
+static bool is_within_slack(const tarn_heap *heap, uint64_t more, uint64_t share) {
+  const uint64_t slack = heap->used_peak_bytes / share + 2 * heap->unit;
   return heap->reserved_bytes + more <= tarni_max(heap->used_peak_bytes + slack, GROW_SMALL_HEAP) &&
          tarni_held_bytes_locked(heap) + more <= heap->limit_bytes;
+}
+
+/* Whether chunks are moved where so much memory would have to be made else. */
+static bool may_move(const tarn_heap *heap, const grow_plan *plan, uint64_t more, uint64_t share) {
+  return plan->may_move && (plan->is_short || !is_within_slack(heap, more, share));
 }
 
 static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {
@@ -266,8 +278,11 @@ static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {
     const tarni_extent *empty = tarni_extent_at(heap, plan->pieces[i].extent);
     uint64_t offset = empty->offset;
     const uint64_t end = empty->offset + empty->size;
-    if (plan->may_move && (plan->is_short || !is_within_slack(heap, fresh + (end - offset)))) {
-      offset = plan_moves_locked(heap, plan, offset, end);
+    if (may_move(heap, plan, fresh + (end - offset), GROW_SLACK_SHARE)) {
+      offset = plan_moves_locked(heap, plan, offset, end, heap->small_end / heap->unit);
+    }
+    if (offset < end && may_move(heap, plan, fresh + (end - offset), GROW_SMALL_SLACK_SHARE)) {
+      offset = plan_moves_locked(heap, plan, offset, end, 0);
     }
     TARN_TRY(plan_new_locked(heap, plan, offset, end, fresh));
     fresh += end - offset;
