@@ -16,7 +16,9 @@
 
 enum {
   GROW_MAX_CHUNK = 32 << 20,  /* no chunk is larger than this many bytes, */
-  GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds */
+  GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds, */
+  GROW_WINDOW_SHARE = 64,     /* or this part of a window that is made, which is fewer mappings, */
+  GROW_MAX_SHARE = 128,       /* as long as that is no more than this part of the heap */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
   /* Memory above the peak of use by these parts is made, not moved; the latter where it would be
    * taken from small blocks, who come back for it, and not always for the same. */
@@ -204,9 +206,11 @@ static uint64_t plan_moves_locked(tarn_heap *heap, grow_plan *plan, uint64_t off
   return offset;
 }
 
-/* The largest chunk for a heap that is to hold so much more. */
-static uint64_t chunk_cap(const tarn_heap *heap, uint64_t more) {
-  const uint64_t share = tarni_max((heap->reserved_bytes + more) / GROW_CHUNK_SHARE, heap->unit);
+/* The largest chunk for a heap that is to hold so much more, for a window of this size. */
+static uint64_t chunk_cap(const tarn_heap *heap, uint64_t more, uint64_t window) {
+  const uint64_t total = heap->reserved_bytes + more;
+  const uint64_t of_window = tarni_min(total / GROW_MAX_SHARE, window / GROW_WINDOW_SHARE);
+  const uint64_t share = tarni_max(tarni_max(total / GROW_CHUNK_SHARE, of_window), heap->unit);
   const uint64_t cap = (uint64_t)1 << tarni_log2(share);
   return tarni_max(tarni_min(cap, GROW_MAX_CHUNK), heap->unit);
 }
@@ -234,7 +238,7 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
   if (more > heap->limit_bytes - tarni_min(heap->limit_bytes, tarni_held_bytes_locked(heap))) {
     return limit_fail(heap, more);
   }
-  const uint64_t cap = chunk_cap(heap, more);
+  const uint64_t cap = chunk_cap(heap, more, plan->end - plan->start);
   while (offset < end) {
     const uint64_t bytes =
         heap->is_fixed ? end - offset : tarni_min(cap, (uint64_t)1 << tarni_log2(end - offset));
