@@ -357,10 +357,11 @@ static tarn_status check_chunks(const audit *sum) {
   const tarn_heap *heap = sum->heap;
   uint64_t bytes = 0, n_idle = 0, n_listed = 0;
   TARN_TRY(check_mapped(sum, &bytes, &n_idle));
-  for (tarni_index i = tarni_idle_highest_locked(heap); i != 0;
-       i = tarni_idle_below_locked(heap, heap->chunks[i].first_unit)) {
-    TARN_TRY(compare("granules of an idle chunk", 0, heap->chunks[i].n_used));
-    n_listed++;
+  for (uint64_t unit = heap->size / heap->unit;
+       (unit = tarni_bitset_below(&heap->idle, unit)) != TARNI_BITSET_NONE; n_listed++) {
+    const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
+    TARN_TRY(compare("the home of an idle chunk", unit, chunk->first_unit));
+    TARN_TRY(compare("granules of an idle chunk", 0, chunk->n_used));
   }
   if (heap->unfinished == NULL) {
     TARN_TRY(compare("idle chunks", n_listed, n_idle));

@@ -84,11 +84,15 @@ void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t clas
   stack->n = (uint16_t)(stack->n - n_out);
 }
 
+void tarni_cache_release_locked(tarn_heap *heap, const tarni_cache *cache, tarni_index large) {
+  tarni_order order = {0};
+  (void)tarni_order_add(&order, cache->lane, tarni_ticket_locked(heap, cache->lane));
+  tarni_slab_release_locked(heap, large, &order);
+}
+
 void tarni_cache_drop_large_locked(tarn_heap *heap, tarni_cache *cache) {
   if (cache->large.extent != 0) {
-    tarni_order order = {0};
-    (void)tarni_order_add(&order, cache->lane, tarni_ticket_locked(heap, cache->lane));
-    tarni_slab_release_locked(heap, cache->large.extent, &order);
+    tarni_cache_release_locked(heap, cache, cache->large.extent);
     cache->large.extent = 0;
   }
 }

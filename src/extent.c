@@ -147,6 +147,7 @@ static void tree_raise(tarn_heap *heap, tarni_index index) {
 
 /* The extent has shrunk where it is. pre: the order of the tree is the same. */
 static void tree_lower(tarn_heap *heap, tarni_index at, tarni_index index) {
+  tarn_assert(at != 0 && "the extent is in the tree");
   if (at != index) {
     tree_lower(heap, *tree_step(heap, at, heap->extents[index].offset), index);
   }
@@ -163,6 +164,7 @@ static tarni_index tree_first(const tarn_heap *heap, tarni_index root, uint64_t 
     return 0;
   }
   for (;;) {
+    tarn_assert(root != 0 && "there is as large an extent as the tree says");
     const tarni_extent *node = &heap->extents[root];
     if (largest_of(heap, node->left) >= size) {
       root = node->left;

@@ -50,10 +50,11 @@ static void large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
 /* The cache has a block, or must not have any: the older one makes room. */
 static void large_replace(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
   tarni_lock_acquire(&heap->lock);
-  tarni_cache_drop_large_locked(heap, cache);
-  large_keep(cache, index, size);
   if (size > FREE_LARGE_KEEP_MAX || tarni_is_watched(heap)) {
+    tarni_cache_release_locked(heap, cache, index);
+  } else {
     tarni_cache_drop_large_locked(heap, cache);
+    large_keep(cache, index, size);
   }
   tarni_lock_release(&heap->lock);
 }

@@ -19,6 +19,7 @@ enum {
   GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds, */
   GROW_WINDOW_SHARE = 64,     /* or this part of a window that is made, which is fewer mappings, */
   GROW_MAX_SHARE = 128,       /* as long as that is no more than this part of the heap */
+  GROW_LEAN_SHARE = 4,        /* what is more than this part of what may still be made is large */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
   /* Memory above the peak of use by these parts is made, not moved; the latter where it would be
    * taken from small blocks, who come back for it, and not always for the same. */
@@ -173,7 +174,7 @@ static tarn_status records_fail(const tarn_heap *heap) {
 static tarn_status plan_window_locked(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
   plan->search.number = ++heap->n_searches;
   for (;;) {
-    const tarni_window chosen = tarni_window_lowest_locked(heap, &plan->search, need);
+    const tarni_window chosen = tarni_window_find_locked(heap, &plan->search, need);
     if (chosen.first == 0) {
       return addresses_fail(heap, need->size);
     }
@@ -215,12 +216,15 @@ static uint64_t chunk_cap(const tarn_heap *heap, uint64_t more, uint64_t window)
   return tarni_max(tarni_min(cap, GROW_MAX_CHUNK), heap->unit);
 }
 
+/* Bytes that the heap may still make. */
+static uint64_t room_left_locked(const tarn_heap *heap) {
+  return heap->limit_bytes - tarni_min(heap->limit_bytes, tarni_held_bytes_locked(heap));
+}
+
 static tarn_status limit_fail(const tarn_heap *heap, uint64_t more) {
   const tarni_facts facts = {.device = heap->port->device.name,
                              .requested_bytes = more,
-                             .available_bytes =
-                                 heap->limit_bytes -
-                                 tarni_min(heap->limit_bytes, tarni_held_bytes_locked(heap))};
+                             .available_bytes = room_left_locked(heap)};
   const bool is_device = heap->limit_bytes >= heap->port->device.total_bytes;
   return tarni_fail(is_device ? TARN_DEVICE_MEMORY : TARN_LIMIT, "tarn_alloc", &facts,
                     is_device ? "Free blocks."
@@ -235,7 +239,7 @@ static tarn_status limit_fail(const tarn_heap *heap, uint64_t more) {
 static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t offset, uint64_t end,
                                    uint64_t planned) {
   const uint64_t more = planned + (end - offset);
-  if (more > heap->limit_bytes - tarni_min(heap->limit_bytes, tarni_held_bytes_locked(heap))) {
+  if (more > room_left_locked(heap)) {
     return limit_fail(heap, more);
   }
   const uint64_t cap = chunk_cap(heap, more, plan->end - plan->start);
@@ -550,6 +554,7 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   *extent = tarni_chunk_ready_locked(heap, need); /* freed meanwhile */
   tarn_status status = TARN_OK;
   if (*extent == 0) {
+    plan->search.is_lean = need->is_short || need->size > room_left_locked(heap) / GROW_LEAN_SHARE;
     status = plan_window_locked(heap, plan, need);
     status = status == TARN_OK ? plan_chunks_locked(heap, plan) : status;
   }

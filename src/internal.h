@@ -184,16 +184,17 @@ typedef struct tarni_search {
   uint32_t max_pieces; /* extents that a window is made of */
   uint32_t n_steps;    /* extents that it has looked at */
   bool may_map;        /* void addresses, too */
+  bool is_lean;        /* as few of them as possible */
   uint64_t number;     /* chunks that are refused bear it */
 } tarni_search;
 
 typedef struct tarni_window {
-  uint64_t start;
-  tarni_index first; /* the extent that it begins in; 0: there is none */
+  uint64_t start, missing; /* missing: bytes to be mapped */
+  tarni_index first;       /* the extent that it begins in; 0: there is none */
 } tarni_window;
 
-tarni_window tarni_window_lowest_locked(tarn_heap *heap, tarni_search *search,
-                                        const tarni_need *need);
+tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
+                                      const tarni_need *need);
 
 /* ---- grow.c: more room ---- */
 /* Maps what is missing: idle chunks from elsewhere, then new ones. */
@@ -244,6 +245,8 @@ tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache);
 /* The same with the large block that it keeps, alone. */
 void tarni_cache_drop_large_locked(tarn_heap *heap, tarni_cache *cache);
+/* Gives a large block back in the order of the cache's lane. */
+void tarni_cache_release_locked(tarn_heap *heap, const tarni_cache *cache, tarni_index large);
 /* Moves up to half a stack's capacity from the lane's bin to the stack. */
 void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
 /* Moves the older half of a stack to the lane's bin. */

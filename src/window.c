@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT
  *
- * The search for a window: the lowest range of addresses that a block or a slab can have. It is
- * made of free extents that the lane may use, of aliases of idle chunks, each chunk once, and of
- * void addresses, which are to be mapped. What is mapped lies below what is void, so a window with
- * void parts is found only where none without them is, and begins in what is mapped as far as it
- * can. Looks only: what it finds is taken by grow.c, which may refuse a chunk and search again.
+ * The search for a window: a range of addresses for a block or a slab, made of free extents that
+ * the lane may use, of aliases of idle chunks, each chunk once, and of void addresses, which are to
+ * be mapped. Looks only: what it finds is taken by grow.c, which may refuse a chunk and search
+ * again.
  *
- * The lowest and not the cheapest: then what a search finds depends on what is in use, and not on
- * which windows were mapped before, and a program that repeats itself comes to the same windows.
+ * It is the lowest window. What is mapped lies below what is void, so one with void parts is found
+ * where there is none without, and begins in what is mapped as far as it can. What is found depends
+ * on what is in use then, and not on which windows were mapped before, and a program that repeats
+ * itself comes to the same windows.
+ *
+ * Where memory is short the search is lean: for the window that needs the least to be mapped, the
+ * lowest of these. It uses what is left over on chunks that are in use, and leaves idle ones alone.
  *
  * Everything is under heap->lock. */
 #include "base/bits.h"
@@ -46,30 +50,56 @@ static bool alias_fits(const tarn_heap *heap, const tarni_extent *alias, uint64_
   return true;
 }
 
-/* Whether all of a window can be had. If not, *next is the extent where the next one may begin. */
-static bool window_fits(tarn_heap *heap, tarni_search *search, const tarni_window *window,
-                        uint64_t size, tarni_index *next) {
-  const uint64_t end = window->start + size;
+/* What a window of `size` bytes would need to be mapped; it is the best so far where that is less.
+ * Returns the extent that is in its way, and so in the way of all that begin before it; else 0. */
+static tarni_index window_try(tarn_heap *heap, tarni_search *search, tarni_window window,
+                              uint64_t size, tarni_window *best) {
+  const uint64_t end = window.start + size;
   uint32_t n = 0;
-  *next = heap->extents[window->first].next;
+  window.missing = 0;
   heap->n_searches++;
-  for (tarni_index i = window->first; i != 0; i = heap->extents[i].next) {
+  for (tarni_index i = window.first; i != 0; i = heap->extents[i].next) {
     const tarni_extent *extent = &heap->extents[i];
     search->n_steps++;
     if (!is_usable(heap, search, extent)) {
-      *next = extent->next; /* it is in the way of all that begin before it */
-      return false;
+      return i;
     }
     if (++n > search->max_pieces ||
-        (extent->kind == TARNI_EXTENT_ALIAS && !alias_fits(heap, extent, window->start, end))) {
-      return false;
+        (extent->kind == TARNI_EXTENT_ALIAS && !alias_fits(heap, extent, window.start, end))) {
+      return 0;
+    }
+    if (extent->kind == TARNI_EXTENT_VOID) {
+      const uint64_t from = tarni_max(window.start, extent->offset);
+      const uint64_t to = tarni_min(end, extent->offset + extent->size);
+      window.missing += tarni_align_up(to, heap->unit) - tarni_align_down(from, heap->unit);
+    }
+    if (window.missing >= best->missing) {
+      return 0;
     }
     if (extent->offset + extent->size >= end) {
-      return true;
+      *best = window;
+      return 0;
     }
   }
-  *next = 0; /* the zone ends before, and all the more for those that begin later */
-  return false;
+  return 0; /* the zone ends before */
+}
+
+/* The window that ends where the extent does, in a run of usable ones. */
+static void window_try_back(tarn_heap *heap, tarni_search *search, const tarni_need *need,
+                            const tarni_index run[2], tarni_window *best) {
+  const tarni_extent *last = &heap->extents[run[1]];
+  const uint64_t end = last->offset + last->size;
+  if (end < heap->extents[run[0]].offset + need->size) {
+    return;
+  }
+  const uint64_t start = tarni_align_down(end - need->size, need->alignment);
+  tarni_index from = run[1];
+  while (heap->extents[from].offset > start && from != run[0]) {
+    from = heap->extents[from].previous;
+  }
+  if (heap->extents[from].offset <= start) {
+    (void)window_try(heap, search, (tarni_window){.start = start, .first = from}, need->size, best);
+  }
 }
 
 /* The lowest window that has nothing mapped: what there is when a search would take too long. */
@@ -80,20 +110,38 @@ static tarni_window window_void(tarn_heap *heap, const tarni_need *need) {
                         .first = first};
 }
 
-tarni_window tarni_window_lowest_locked(tarn_heap *heap, tarni_search *search,
-                                        const tarni_need *need) {
-  tarni_index next;
-  for (tarni_index i = heap->zones[need->zone].head; i != 0 && search->n_steps < WINDOW_MAX_STEPS;
-       i = next) {
+static bool is_enough(const tarni_search *search, const tarni_window *best) {
+  return search->n_steps >= WINDOW_MAX_STEPS ||
+         (best->first != 0 && (!search->is_lean || best->missing == 0));
+}
+
+/* Windows that begin where a usable extent begins and, in a lean search behind void addresses,
+ * those that end where a mapped one ends. */
+tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
+                                      const tarni_need *need) {
+  tarni_window best = {.missing = UINT64_MAX};
+  tarni_index run = 0; /* first extent of the present run of usable ones */
+  bool has_void = false;
+  for (tarni_index i = heap->zones[need->zone].head; i != 0 && !is_enough(search, &best);) {
     const tarni_extent *extent = &heap->extents[i];
+    search->n_steps++;
+    if (!is_usable(heap, search, extent)) {
+      run = 0;
+      has_void = false;
+      i = extent->next;
+      continue;
+    }
+    run = run != 0 ? run : i;
     const tarni_window window = {.start = tarni_align_up(extent->offset, need->alignment),
                                  .first = i};
-    if (window.start >= extent->offset + extent->size) {
-      search->n_steps++;
-      next = extent->next;
-    } else if (window_fits(heap, search, &window, need->size, &next)) {
-      return window;
+    const tarni_index blocker = window.start < extent->offset + extent->size
+                                    ? window_try(heap, search, window, need->size, &best)
+                                    : 0;
+    has_void |= extent->kind == TARNI_EXTENT_VOID;
+    if (search->is_lean && has_void && extent->kind != TARNI_EXTENT_VOID) {
+      window_try_back(heap, search, need, (tarni_index[2]){run, i}, &best);
     }
+    i = blocker != 0 && !(search->is_lean && has_void) ? blocker : extent->next;
   }
-  return search->may_map ? window_void(heap, need) : (tarni_window){0};
+  return best.first != 0 || !search->may_map ? best : window_void(heap, need);
 }

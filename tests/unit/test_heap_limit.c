@@ -396,6 +396,35 @@ static void last_block_of_a_full_heap(void) {
   }
 }
 
+/* Near the limit a window is made where it needs the least: with what is left over on a chunk that
+ * is in use, behind void addresses or before them. */
+static void leftovers_at_the_limit(void) {
+  for (int before = 0; before < 2; before++) {
+    const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 128 * MIB};
+    rig r;
+    rig_block low, rest = {0}, high, block;
+    REQUIRE(rig_open(&r, "sim:1G", &config, 1));
+    CHECK_OK(rig_alloc(&r, 48 * MIB, r.streams[0], &low));
+    if (before != 0) { /* 1.5 MiB of the chunk where the high one begins; else 1 MiB behind it */
+      CHECK_OK(rig_alloc(&r, 3 * MIB / 2, r.streams[0], &rest));
+    }
+    CHECK_OK(rig_alloc(&r, before != 0 ? 61 * MIB / 2 : 79 * MIB, r.streams[0], &high));
+    CHECK_OK(rig_free(&r, &low, r.streams[0]));
+    if (before != 0) {
+      CHECK_OK(rig_free(&r, &rest, r.streams[0]));
+    }
+    CHECK_OK(tarn_heap_trim(r.heap, 0));
+    const uint64_t held = rig_stats(&r).reserved_bytes;
+    CHECK_EQ(held, (uint64_t)(before != 0 ? 32 : 80) * MIB);
+    CHECK_OK(tarn_heap_set_limit(r.heap, held + 46 * MIB));
+    CHECK_OK(rig_alloc(&r, before != 0 ? 95 * MIB / 2 : 47 * MIB, r.streams[0], &block));
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+    CHECK_OK(rig_free(&r, &high, r.streams[0]));
+    CHECK(rig_is_sound(&r));
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
     {"a limit, with the numbers", limit_with_the_numbers},
     {"a device that is full", device_that_is_full},
@@ -412,6 +441,7 @@ static const test_case cases[] = {
     {"a callback that raises the limit", callback_that_raises_the_limit},
     {"all that is free is used", all_that_is_free_is_used},
     {"the last block of a full heap", last_block_of_a_full_heap},
+    {"leftovers at the limit", leftovers_at_the_limit},
 };
 
 TEST_MAIN(cases)
