@@ -10,7 +10,7 @@ bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block
   if (heap->buckets != NULL) {
     return tarni_bucket_find_locked(heap, offset, block);
   }
-  const tarni_index index = offset < heap->size ? heap->pages[offset >> TARNI_GRANULE_LOG2] : 0;
+  const tarni_index index = offset < heap->size ? tarni_slab_at_locked(heap, offset) : 0;
   if (index == 0) {
     return false;
   }

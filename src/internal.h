@@ -215,6 +215,8 @@ uint64_t tarni_slab_bytes(uint32_t class_index);
 /* Turns a BUSY extent into a slab. TARNI_CLASS_COUNT: one large block, handed out. */
 void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane,
                             uint32_t class_index);
+/* The slab that an address lies in; 0: there is none. */
+tarni_index tarni_slab_at_locked(const tarn_heap *heap, uint64_t offset);
 /* Gives the extent of a slab with no live block back. */
 void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_order *order);
 void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item);

@@ -47,11 +47,24 @@ uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class
 
 /* ---- Slabs ---- */
 
+/* A large block is found by its first granule and by those where units begin. */
 static void pages_set(tarn_heap *heap, const tarni_extent *extent, tarni_index value) {
-  const uint64_t first = extent->offset >> TARNI_GRANULE_LOG2;
-  for (uint64_t i = 0; i < extent->size >> TARNI_GRANULE_LOG2; i++) {
-    heap->pages[first + i] = value;
+  const uint64_t end = extent->offset + extent->size;
+  const uint64_t step = extent->class_index == TARNI_CLASS_COUNT ? heap->unit : TARNI_GRANULE;
+  for (uint64_t at = extent->offset; at < end; at = tarni_align_down(at, step) + step) {
+    heap->pages[at >> TARNI_GRANULE_LOG2] = value;
   }
+}
+
+tarni_index tarni_slab_at_locked(const tarn_heap *heap, uint64_t offset) {
+  const uint64_t step = offset < heap->small_end ? TARNI_GRANULE : heap->unit;
+  const uint64_t first = tarni_align_down(offset, step) >> TARNI_GRANULE_LOG2;
+  uint64_t page = offset >> TARNI_GRANULE_LOG2;
+  while (page != first && heap->pages[page] == 0) {
+    page--;
+  }
+  const tarni_index index = heap->pages[page];
+  return index != 0 && offset - heap->extents[index].offset < heap->extents[index].size ? index : 0;
 }
 
 void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane,

@@ -346,7 +346,7 @@ struct tarn_heap {
   bool is_fixed;      /* memory of the host: chunks never move, and no block lies on two of them */
   uint8_t *states;    /* a byte for each 256 of the small zone: tarni_small_state */
   uint32_t *links;    /* likewise a word: the next block of a bin */
-  tarni_index *pages; /* for each granule of the heap the extent of a slab, else 0 */
+  tarni_index *pages; /* for granules of the heap the extent of a slab, else 0 (slab.c) */
   tarni_index *units; /* for each unit the chunk that has a place there, else 0 */
   tarni_place *places;
   tarni_extent *extents;
