@@ -382,11 +382,11 @@ tarn_status tarni_arenas_reap_held(tarn_heap *heap) {
 }
 
 /* On a lost device nothing can be given back: what is the host's goes. */
-tarn_status tarni_arenas_close(tarn_heap *heap) {
+tarn_status tarni_arenas_close(tarn_heap *heap, bool is_lost) {
   while (heap->arenas != NULL) {
     tarn_arena *arena = heap->arenas;
     const tarn_status status = arena_close(arena);
-    if (status == TARN_DEVICE_LOST) {
+    if (status == TARN_DEVICE_LOST || (status != TARN_OK && is_lost)) {
       heap->arenas = arena->next;
       arena_free(arena);
     } else if (status != TARN_OK) {

@@ -296,11 +296,11 @@ tarn_status tarn_graph_destroy(tarn_graph *graph) {
   return TARN_OK;
 }
 
-tarn_status tarni_graphs_close(tarn_heap *heap) {
+tarn_status tarni_graphs_close(tarn_heap *heap, bool is_lost) {
   while (heap->graphs != NULL) {
     tarn_graph *graph = heap->graphs;
     const tarn_status status = driver_destroy(graph);
-    if (status != TARN_OK && status != TARN_DEVICE_LOST) {
+    if (status != TARN_OK && status != TARN_DEVICE_LOST && !is_lost) {
       return status;
     }
     heap->graphs = graph->next;

@@ -234,8 +234,8 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
 /* Gives back all that the driver has given. May be called again where it fails. */
 static tarn_status heap_give_back(tarn_heap *heap) {
   TARN_TRY(tarni_lanes_finish_grow(heap));
-  TARN_TRY(tarni_graphs_close(heap));
-  TARN_TRY(tarni_arenas_close(heap));
+  TARN_TRY(tarni_graphs_close(heap, false));
+  TARN_TRY(tarni_arenas_close(heap, false));
   if (heap->buckets != NULL) {
     TARN_TRY(tarni_grants_give_back(heap));
     return tarni_fences_close(heap);
@@ -254,8 +254,8 @@ static tarn_status heap_give_back(tarn_heap *heap) {
 
 /* The device is lost, and the driver has nothing any more: what is left is the host's. */
 static void heap_abandon(tarn_heap *heap) {
-  (void)tarni_graphs_close(heap);
-  (void)tarni_arenas_close(heap);
+  (void)tarni_graphs_close(heap, true);
+  (void)tarni_arenas_close(heap, true);
   heap->base = 0;
 }
 

@@ -502,8 +502,10 @@ void tarni_captures_free(tarn_heap *heap);
 void tarni_captures_reap_held(tarn_heap *heap);
 void tarni_captures_reap(tarn_heap *heap);   /* the same; one load where there are no arenas */
 void tarni_captures_finish(tarn_heap *heap); /* the same, and waits for that work */
-tarn_status tarni_graphs_close(tarn_heap *heap);
-tarn_status tarni_arenas_close(tarn_heap *heap);
+/* The heap goes. is_lost: so does the device, and what is the host's goes whatever the driver says.
+ */
+tarn_status tarni_graphs_close(tarn_heap *heap, bool is_lost);
+tarn_status tarni_arenas_close(tarn_heap *heap, bool is_lost);
 uint64_t tarni_arenas_live_held(const tarn_heap *heap);
 tarn_status tarni_arenas_check_held(const tarn_heap *heap);
 /* Counts the blocks that captures keep, for the check; gives their bytes. */

@@ -72,9 +72,9 @@ static bool chance(churn_thread *self, uint64_t percent) {
  * allowed to an allocation. */
 static bool passed(churn_thread *self, tarn_status status, bool may_be_short) {
   const bool is_short = may_be_short && (status == TARN_DEVICE_MEMORY || status == TARN_LIMIT);
-  const bool is_struck = self->churn->config->has_faults &&
-                         (status == TARN_DEVICE_MEMORY || status == TARN_UNSUPPORTED ||
-                          status == TARN_ADDRESS_SPACE);
+  const bool is_struck =
+      self->churn->config->has_faults &&
+      (status == TARN_DEVICE_MEMORY || status == TARN_UNSUPPORTED || status == TARN_ADDRESS_SPACE);
   if (status != TARN_OK && !is_short && !is_struck) {
     CHECK_OK(status);
   }
