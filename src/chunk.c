@@ -79,11 +79,6 @@ void tarni_phys_give_locked(tarn_heap *heap, tarni_index index) {
 
 /* ---- Room that is there ---- */
 
-static bool extent_fits(const tarni_extent *extent, const tarni_need *need) {
-  const uint64_t start = tarni_align_up(extent->offset, need->alignment);
-  return extent->size >= need->size && start - extent->offset <= extent->size - need->size;
-}
-
 /* The lowest extent of a tree that fits and that the lane may use with no wait. */
 static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_need *need) {
   if (root == 0 || heap->extents[root].largest < need->size) {
@@ -94,7 +89,8 @@ static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_
   if (below != 0) {
     return below;
   }
-  if (extent_fits(node, need) && tarni_order_is_met_locked(heap, &node->order, need->lane)) {
+  if (tarni_extent_fits(node, need->size, need->alignment) &&
+      tarni_order_is_met_locked(heap, &node->order, need->lane)) {
     return root;
   }
   return tree_find_met(heap, node->right, need);

@@ -154,11 +154,6 @@ static void tree_lower(tarn_heap *heap, tarni_index at, tarni_index index) {
   node_update(heap, at);
 }
 
-static bool extent_fits(const tarni_extent *extent, uint64_t size, uint64_t alignment) {
-  const uint64_t start = tarni_align_up(extent->offset, alignment);
-  return extent->size >= size && start - extent->offset <= extent->size - size;
-}
-
 static tarni_index tree_first(const tarn_heap *heap, tarni_index root, uint64_t size) {
   if (largest_of(heap, root) < size) {
     return 0;
@@ -186,7 +181,7 @@ static tarni_index tree_first_aligned(const tarn_heap *heap, tarni_index root, u
   if (below != 0) {
     return below;
   }
-  return extent_fits(node, size, alignment)
+  return tarni_extent_fits(node, size, alignment)
              ? root
              : tree_first_aligned(heap, node->right, size, alignment);
 }

@@ -19,7 +19,7 @@ enum {
   GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds, */
   GROW_WINDOW_SHARE = 64,     /* or this part of a window that is made, which is fewer mappings, */
   GROW_MAX_SHARE = 128,       /* as long as that is no more than this part of the heap */
-  GROW_LEAN_SHARE = 4,        /* what is more than this part of what may still be made is large */
+  GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
   /* Memory above the peak of use by these parts is made, not moved; the latter where it would be
    * taken from small blocks, who come back for it, and not always for the same. */

@@ -66,6 +66,13 @@ static inline tarni_extent *tarni_extent_at(const tarn_heap *heap, tarni_index i
   return &heap->extents[index];
 }
 
+/* Whether an extent holds `size` bytes at a multiple of `alignment`. */
+static inline bool tarni_extent_fits(const tarni_extent *extent, uint64_t size,
+                                     uint64_t alignment) {
+  const uint64_t start = tarni_align_up(extent->offset, alignment);
+  return extent->size >= size && start - extent->offset <= extent->size - size;
+}
+
 /* Whether two neighbours may be parts of one extent: in a fixed heap, if one chunk has both. */
 static inline bool tarni_extent_may_join(const tarn_heap *heap, const tarni_extent *extent,
                                          const tarni_extent *other) {

@@ -26,7 +26,7 @@ typedef struct figures {
   uint64_t driver_calls_third; /* in the third pass */
 } figures;
 
-/* Zero or more figures a test: a worse one fails, a better one is told. */
+/* A figure that is worse fails, one that is better is told. */
 static void compare(const figures *known, const char *name, uint64_t bound, uint64_t found) {
   if (!CHECK(found <= bound)) {
     test_note("%s: %s is %llu, and was %llu", known->trace, name, (unsigned long long)found,
