@@ -5,6 +5,7 @@
 
 #include "base/bits.h"
 #include "internal.h"
+#include "port/host/host.h"
 #include "support/rig.h"
 #include "support/test.h"
 #include "tarn/capture.h"
@@ -300,6 +301,22 @@ static void limit(void) {
   pool_close(&r, pool);
 }
 
+/* The system has not so much: nobody is ended for asking. */
+static void more_than_there_is(void) {
+  const uint64_t total = tarni_host_pages_total() & ~(2 * MIB - 1);
+  rig r;
+  tarn_pinned *pool = pool_open(
+      &r, &(tarn_pinned_config){.size = sizeof(tarn_pinned_config), .limit_bytes = total}, 1);
+  REQUIRE(pool != NULL);
+  void *block = &r;
+  CHECK(tarni_host_pages_free() < total);
+  CHECK_STATUS(tarn_pinned_alloc(pool, total, &block), TARN_HOST_MEMORY);
+  CHECK(block == NULL);
+  REQUIRE_OK(tarn_pinned_alloc(pool, MIB, &block));
+  CHECK_OK(tarn_pinned_free(pool, block));
+  pool_close(&r, pool);
+}
+
 static void live_limit(void) {
   rig r;
   tarn_pinned *pool = pool_open(
@@ -566,6 +583,7 @@ static const test_case cases[] = {
     {"aligned", aligned},
     {"nothing", nothing},
     {"misuse", misuse},
+    {"more_than_there_is", more_than_there_is},
     {"configs", configs},
     {"trimmed", trimmed},
     {"one_registration", one_registration},

@@ -4,7 +4,6 @@
  * several threads at once, dropped again. The only file of the host port that talks to the system.
  * Mappings are made by raw system calls: a sanitizer must not clear or walk its own shadow for
  * ranges of this size. Owns nothing, takes no lock. */
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -20,9 +19,8 @@
 
 enum {
   PAGES_MAX_THREADS = 16,
-  PAGES_PIECE = 4 << 20,     /* what a thread fills at a time */
-  PAGES_POPULATE_WRITE = 23, /* MADV_POPULATE_WRITE, which older headers do not have */
-  PAGES_BIND = 2,            /* MPOL_BIND */
+  PAGES_PIECE = 4 << 20, /* what a thread fills at a time */
+  PAGES_BIND = 2,        /* MPOL_BIND */
   PAGES_MAX_NODES = 1024,
 };
 
@@ -33,33 +31,70 @@ static void *raw_mmap(void *address, uint64_t size, int protection, int flags) {
 
 /* ---- How much there is ---- */
 
-/* The number in a file; 0: there is none. */
-static uint64_t number_in(const char *path) {
-  char text[64] = "";
+/* The number behind `key` in a file, behind its very beginning where key is "". UINT64_MAX: there
+ * is none, or no limit ("max"). */
+static uint64_t number_in(const char *path, const char *key) {
+  char line[128];
+  uint64_t number = UINT64_MAX;
   FILE *file = fopen(path, "re");
   if (file == NULL) {
-    return 0;
+    return number;
   }
-  const char *line = fgets(text, sizeof(text), file);
+  const size_t length = strlen(key);
+  while (number == UINT64_MAX && fgets(line, sizeof(line), file) != NULL) {
+    char *end = line;
+    if (strncmp(line, key, length) == 0) {
+      const uint64_t found = strtoull(line + length, &end, 10);
+      number = end != line + length && end != line ? found : number;
+    }
+  }
   (void)fclose(file);
-  return line != NULL ? strtoull(text, NULL, 10) : 0; /* "max" is none */
+  return number;
 }
+
+/* What a container may have and has, by either generation of control groups. */
+typedef struct container {
+  const char *limit, *usage, *details;
+  const char *files, *shared; /* in the details: what is kept of files; what of that is memory */
+} container;
+
+static const container containers[] = {
+    {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat",
+     "file ", "shmem "},
+    {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+     "/sys/fs/cgroup/memory/memory.stat", "total_cache ", "total_shmem "},
+};
+enum { N_CONTAINERS = sizeof(containers) / sizeof(containers[0]) };
 
 uint64_t tarni_host_pages_total(void) {
   const long n_pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
   uint64_t total = n_pages > 0 && page > 0 ? (uint64_t)n_pages * (uint64_t)page : 1u << 30;
-  static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
-                                       "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
-  for (size_t i = 0; i < sizeof(limits) / sizeof(limits[0]); i++) {
-    const uint64_t limit = number_in(limits[i]);
-    total = limit != 0 ? tarni_min(total, limit) : total;
+  for (size_t i = 0; i < N_CONTAINERS; i++) {
+    total = tarni_min(total, number_in(containers[i].limit, ""));
   }
   return total;
 }
 
+/* The system gives up what it keeps of files when memory is asked for, but not what is shared. */
+static uint64_t container_free(const container *at) {
+  const uint64_t limit = number_in(at->limit, ""), usage = number_in(at->usage, "");
+  const uint64_t files = number_in(at->details, at->files);
+  const uint64_t shared = number_in(at->details, at->shared);
+  if (limit == UINT64_MAX || usage == UINT64_MAX) {
+    return UINT64_MAX;
+  }
+  const bool is_told = files != UINT64_MAX && shared <= files && files - shared <= usage;
+  const uint64_t used = is_told ? usage - (files - shared) : usage;
+  return limit > used ? limit - used : 0;
+}
+
 uint64_t tarni_host_pages_free(void) {
-  const long n_pages = sysconf(_SC_AVPHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-  return n_pages > 0 && page > 0 ? (uint64_t)n_pages * (uint64_t)page : 0;
+  const uint64_t kib = number_in("/proc/meminfo", "MemAvailable:");
+  uint64_t free_bytes = kib < UINT64_MAX / 1024 ? kib * 1024 : tarni_host_pages_total();
+  for (size_t i = 0; i < N_CONTAINERS; i++) {
+    free_bytes = tarni_min(free_bytes, container_free(&containers[i]));
+  }
+  return free_bytes;
 }
 
 /* ---- Nodes ---- */
@@ -135,33 +170,21 @@ typedef struct fill_work {
   char *address;
   uint64_t size, page;
   _Atomic uint64_t next; /* offset of the first piece that nobody has taken */
-  _Atomic bool is_short;
 } fill_work;
 
-/* The system fills what it can at a go, and says so where there is no memory; systems that do not
- * know how are made to by writing. */
-static bool piece_fill(char *address, uint64_t size, uint64_t page) {
-  if (madvise(address, size, PAGES_POPULATE_WRITE) == 0) {
-    return true;
-  }
-  if (errno != EINVAL) {
-    return false;
-  }
-  for (uint64_t at = 0; at < size; at += page) {
-    *(volatile char *)(address + at) = 0;
-  }
-  return true;
-}
-
+/* A page is there once it was written to. Asking the system for many at a go (MADV_POPULATE_WRITE)
+ * takes five times as long with sixteen threads: it keeps them from each other. */
 static void *fill_some(void *user) {
   fill_work *work = user;
   for (;;) {
-    const uint64_t at = atomic_fetch_add_explicit(&work->next, PAGES_PIECE, memory_order_relaxed);
-    if (at >= work->size || atomic_load_explicit(&work->is_short, memory_order_relaxed)) {
+    const uint64_t start =
+        atomic_fetch_add_explicit(&work->next, PAGES_PIECE, memory_order_relaxed);
+    if (start >= work->size) {
       return NULL;
     }
-    if (!piece_fill(work->address + at, tarni_min(PAGES_PIECE, work->size - at), work->page)) {
-      atomic_store_explicit(&work->is_short, true, memory_order_relaxed);
+    const uint64_t end = tarni_min(start + PAGES_PIECE, work->size);
+    for (uint64_t at = start; at < end; at += work->page) {
+      *(volatile char *)(work->address + at) = 0;
     }
   }
 }
@@ -182,7 +205,7 @@ static uint32_t threads_start(pthread_t *threads, uint32_t n, fill_work *work) {
 }
 
 /* The caller works, too: it is enough where no thread can be had. */
-static bool fill_all(void *address, uint64_t size) {
+static void fill_all(void *address, uint64_t size) {
   fill_work work = {.address = address, .size = size, .page = (uint64_t)sysconf(_SC_PAGESIZE)};
   const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
   const uint64_t n_pieces = (size + PAGES_PIECE - 1) / PAGES_PIECE;
@@ -194,13 +217,14 @@ static bool fill_all(void *address, uint64_t size) {
   for (uint32_t i = 0; i < n; i++) {
     (void)pthread_join(threads[i], NULL);
   }
-  return !atomic_load_explicit(&work.is_short, memory_order_relaxed);
 }
 
 host_pages_result tarni_host_pages_fill(void *address, uint64_t size,
                                         const tarni_host_config *config) {
-  if (raw_mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED) !=
-      address) {
+  /* Where memory runs out under a page that is written to, the system ends a process. */
+  if (size > tarni_host_pages_free() ||
+      raw_mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED) !=
+          address) {
     return HOST_PAGES_SHORT;
   }
   if (config->has_node && !pages_bind(address, size, config->node)) {
@@ -212,9 +236,6 @@ host_pages_result tarni_host_pages_fill(void *address, uint64_t size,
   }
   /* A child would share pages that the device reads and writes behind its parent's back. */
   (void)madvise(address, size, MADV_DONTFORK);
-  if (!fill_all(address, size)) {
-    (void)tarni_host_pages_drop(address, size);
-    return HOST_PAGES_SHORT;
-  }
+  fill_all(address, size);
   return HOST_PAGES_OK;
 }
