@@ -11,10 +11,7 @@
 static _Thread_local uint32_t held_ranks;
 
 void tarni_lock_init(tarni_lock *lock, tarni_rank rank) {
-  const int failed = pthread_mutex_init(&lock->mutex, NULL);
-  tarn_assert(failed == 0);
-  (void)failed;
-  lock->rank = rank;
+  *lock = (tarni_lock)TARNI_LOCK_INIT(rank);
 }
 
 void tarni_lock_destroy(tarni_lock *lock) {

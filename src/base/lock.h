@@ -25,8 +25,15 @@ typedef struct tarni_lock {
   tarni_rank rank;
 } tarni_lock;
 
+/* Locks are held for less than it takes to put a thread to sleep and wake it: who finds one taken
+ * looks a few times more before it sleeps, where the system's mutexes can. */
+#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+#define TARNI_MUTEX_INIT PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+#else
+#define TARNI_MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
+#endif
 #define TARNI_LOCK_INIT(lock_rank)                                                                 \
-  { PTHREAD_MUTEX_INITIALIZER, lock_rank }
+  { TARNI_MUTEX_INIT, lock_rank }
 
 void tarni_lock_init(tarni_lock *lock, tarni_rank rank);
 void tarni_lock_destroy(tarni_lock *lock);
