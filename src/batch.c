@@ -53,10 +53,9 @@ static tarn_status table_reserve(tarni_transfers *table, uint64_t count, const c
 }
 
 static tarn_status slab_add(tarn_batch *batch, tarni_transfers *table, uint64_t bytes) {
-  uint64_t size = tarni_max(batch->staging_bytes, bytes);
-  if (table->slabs != NULL) {
-    size = tarni_max(size, tarni_min(2 * table->slabs->bytes, SLAB_MAX));
-  }
+  const uint64_t guess = table->slabs != NULL ? 2 * table->slabs->bytes : table->usual_bytes;
+  const uint64_t least = tarni_max(batch->staging_bytes, bytes);
+  const uint64_t size = tarni_max(least, tarni_min(guess, SLAB_MAX));
   tarni_staging *slab;
   tarn_status status = tarni_staging_take(batch->copier, size, &slab);
   if ((status == TARN_LIMIT || status == TARN_HOST_MEMORY) && size > bytes) {
@@ -95,6 +94,12 @@ static void piece_keep(tarni_transfers *table, const tarni_transfer *piece) {
 /* Gives the pinned memory back: at once, or in the order of a stream. */
 static void slabs_give(tarn_batch *batch, tarni_transfers *table, bool in_order,
                        tarn_stream stream) {
+  if (table->slabs != NULL) {
+    table->usual_bytes = table->used; /* those before the newest are full */
+    for (const tarni_staging *slab = table->slabs->next; slab != NULL; slab = slab->next) {
+      table->usual_bytes += slab->bytes;
+    }
+  }
   while (table->slabs != NULL) {
     tarni_staging *slab = table->slabs;
     table->slabs = slab->next;

@@ -21,6 +21,7 @@ typedef struct tarni_transfers {
   uint32_t count, capacity;
   tarni_staging *slabs; /* the newest first */
   uint64_t used;        /* of the newest */
+  uint64_t usual_bytes; /* of all slabs when they were last given back: one will do next time */
   tarn_ptr device_end;  /* where the last piece ends on the device, and in the newest slab */
   bool is_torn;         /* a part of it may be with this stream, by a call that failed: */
   tarn_stream torn_stream;

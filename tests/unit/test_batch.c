@@ -202,6 +202,27 @@ static void few_copies(void) {
 }
 
 /* Pieces larger than a slab, more of them than the tables were made for. */
+/* A batch that has needed several slabs needs one the next time: pieces side by side are one copy.
+ */
+static void one_slab_the_next_time(void) {
+  scene s;
+  REQUIRE(scene_open(&s, DEVICE));
+  static uint8_t bytes[64][4096];
+  static const uint64_t copies[] = {3, 1, 1};
+  for (int round = 0; round < 3; round++) {
+    const uint64_t before = info_of(&s).copies;
+    for (uint64_t i = 0; i < 64; i++) {
+      dock_pattern(bytes[i], sizeof(bytes[i]), i + (uint64_t)round);
+      CHECK_OK(tarn_batch_upload(s.batch, s.block + i * 4096, bytes[i], 4096));
+    }
+    CHECK_OK(tarn_batch_send(s.batch, s.stream));
+    CHECK_EQ(info_of(&s).copies - before, copies[round]);
+    CHECK(memcmp(device_bytes(&s, 0), bytes, sizeof(bytes)) == 0);
+    CHECK_OK(tarn_batch_reset(s.batch));
+  }
+  scene_close(&s);
+}
+
 static void many_and_large(void) {
   scene s;
   REQUIRE(scene_open(&s, "sim:256M,seed=6"));
@@ -547,6 +568,7 @@ static const test_case cases[] = {
     {"words_are_little_endian", words_are_little_endian},
     {"zero_bytes_take_nothing", zero_bytes_take_nothing},
     {"few_copies", few_copies},
+    {"one_slab_the_next_time", one_slab_the_next_time},
     {"many_and_large", many_and_large},
     {"outputs", outputs},
     {"lists_keep_their_capacity", lists_keep_their_capacity},
