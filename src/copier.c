@@ -18,7 +18,7 @@
 
 /* ---- Making and unmaking ---- */
 
-enum { DEFAULT_HANDS = 16 };
+enum { DEFAULT_HANDS = 12 }; /* more of them only wait for memory, and for each other */
 #define PIECE_LIMIT ((uint64_t)64 << 20)
 
 static uint32_t count_cores(void) {

@@ -4,9 +4,8 @@
  * host copies on one side and the stream on the other. One thread drives the job and makes all its
  * driver calls, since calls of many threads only wait for each other; helpers copy (team.c).
  *
- * Pieces are small and the ring no larger than it must be, so that a staged piece is read by the
- * device while it is still in the host's cache. Pieces that lie side by side in the ring when they
- * are ready go to the stream as one copy.
+ * Pieces are as large as keeps the device busy, and small enough for all hands to have some. Those
+ * that lie side by side in the ring when they are ready go to the stream as one copy.
  *
  * Invariant: the order of the counts in transfer.h. A slot is written by the next piece only when
  * both sides are known to be done with the last one. */
@@ -19,7 +18,8 @@
 #include "transfer.h"
 
 enum {
-  FEW_HELPERS = 4, /* with fewer the driving thread copies, too */
+  FEW_HELPERS = 4, /* with fewer the driving thread copies, too, */
+  FEW_PIECES = 3,  /* and where there are not more than that for each hand */
   SLOTS_MIN = 4,
   RUNS_A_RING = 4, /* a copy to the device takes at most this part of the ring */
 };
@@ -78,7 +78,7 @@ tarn_status tarni_job_begin(tarn_copier *copier, const tarni_job *shape, tarni_j
   made->next = copier->jobs;
   copier->jobs = made;
   if (!made->is_out) {
-    (void)pthread_cond_broadcast(&copier->work);
+    tarni_team_wake_locked(copier);
   }
   tarni_lock_release(&copier->lock);
   *job = made;
@@ -129,11 +129,15 @@ void tarni_job_end_as(tarni_job *job, tarni_job_end how) {
 
 /* ---- The host's side ---- */
 
-bool tarni_job_claim_locked(tarni_job *job, uint32_t *piece) {
+bool tarni_job_has_more_locked(const tarni_job *job) {
   const uint32_t limit = job->is_out
                              ? job->complete
                              : (uint32_t)tarni_min(job->n_pieces, job->complete + job->n_slots);
-  if (job->is_stopped || job->claimed >= limit) {
+  return !job->is_stopped && job->claimed < limit;
+}
+
+bool tarni_job_claim_locked(tarni_job *job, uint32_t *piece) {
+  if (!tarni_job_has_more_locked(job)) {
     return false;
   }
   *piece = job->claimed++;
@@ -212,38 +216,46 @@ static uint32_t pieces_ready_locked(const tarni_job *job) {
 static void mark_reach_locked(tarni_job *job) {
   tarn_assert(job->n_marks != 0);
   tarn_copier *copier = job->copier;
-  const uint32_t n_more = job->ends[job->first_mark] - job->complete;
   tarni_mark *mark = job->marks[job->first_mark];
   job->complete = job->ends[job->first_mark];
   job->first_mark = (job->first_mark + 1) % TARNI_SLOTS_MAX;
   job->n_marks--;
   mark->next = copier->marks;
   copier->marks = mark;
-  for (uint32_t i = 0; i < n_more; i++) {
-    (void)pthread_cond_signal(&copier->work);
-  }
+  tarni_team_wake_locked(copier);
 }
 
 /* ---- Driving ---- */
 
-typedef enum job_step { JOB_SUBMIT, JOB_COPY, JOB_AWAIT_MARK, JOB_AWAIT_HELPERS } job_step;
+typedef enum job_step {
+  JOB_SUBMIT,
+  JOB_POLL_MARK,
+  JOB_COPY,
+  JOB_AWAIT_MARK,
+  JOB_AWAIT_HELPERS
+} job_step;
 
 static bool driver_copies_locked(const tarni_job *job) {
-  if (job->copier->n_threads < FEW_HELPERS) {
+  const uint32_t n_hands = job->copier->n_threads + 1;
+  if (n_hands <= FEW_HELPERS || job->n_pieces <= FEW_PIECES * n_hands) {
     return true;
   }
   return job->is_out ? job->n_marks == 0 : job->copied == 0 || job->copied == job->claimed;
 }
 
-/* What the driving thread does next. For a copy out its marks come before helpers, who live on
- * them; for a copy in it waits for a mark while the stream has more than that to do, or when nobody
- * copies. */
+/* What the driving thread does next. Before it copies it looks whether helpers could have more. For
+ * a copy out its marks come before helpers, who live on them; for a copy in it waits for a mark
+ * while the stream has more than that to do, or when nobody copies. */
 static job_step next_step_locked(tarni_job *job, uint32_t *piece) {
   if (pieces_ready_locked(job) != job->submitted) {
     *piece = pieces_ready_locked(job);
     return JOB_SUBMIT;
   }
-  if (driver_copies_locked(job) && tarni_job_claim_locked(job, piece)) {
+  if (driver_copies_locked(job) && tarni_job_has_more_locked(job)) {
+    if (job->n_marks != 0 && !job->is_polled) {
+      return JOB_POLL_MARK;
+    }
+    (void)tarni_job_claim_locked(job, piece);
     return JOB_COPY;
   }
   const bool waits =
@@ -251,9 +263,22 @@ static job_step next_step_locked(tarni_job *job, uint32_t *piece) {
   return waits ? JOB_AWAIT_MARK : JOB_AWAIT_HELPERS;
 }
 
+/* What a step does without the lock. */
+static tarn_status step_act(tarni_job *job, job_step step, uint32_t piece, bool may_wait) {
+  if (step == JOB_SUBMIT) {
+    return pieces_submit(job, piece);
+  }
+  if (step == JOB_COPY) {
+    tarni_job_copy(job, piece);
+    return TARN_OK;
+  }
+  const tarni_event event = job->marks[job->first_mark]->event;
+  return step == JOB_AWAIT_MARK && may_wait ? tarni_port_event_sync(job->copier->port, event)
+                                            : tarni_port_event_query(job->copier->port, event);
+}
+
 static tarn_status take_step_locked(tarni_job *job, job_step step, uint32_t piece, bool may_wait) {
   tarn_copier *copier = job->copier;
-  tarn_status status = TARN_OK;
   if (step == JOB_AWAIT_HELPERS) {
     tarn_assert(job->claimed != job->copied && "else nobody would ever go on");
     job->is_awaited = true;
@@ -261,20 +286,18 @@ static tarn_status take_step_locked(tarni_job *job, job_step step, uint32_t piec
     return TARN_OK;
   }
   tarni_lock_release(&copier->lock);
-  if (step == JOB_SUBMIT) {
-    status = pieces_submit(job, piece);
-  } else if (step == JOB_COPY) {
-    tarni_job_copy(job, piece);
-  } else {
-    const tarni_event event = job->marks[job->first_mark]->event;
-    status = may_wait ? tarni_port_event_sync(copier->port, event)
-                      : tarni_port_event_query(copier->port, event);
-  }
+  tarn_status status = step_act(job, step, piece, may_wait);
   tarni_lock_acquire(&copier->lock);
+  const bool is_mark = step == JOB_POLL_MARK || step == JOB_AWAIT_MARK;
   if (step == JOB_COPY) {
     tarni_job_note_locked(job, piece);
-  } else if (step == JOB_AWAIT_MARK && status == TARN_OK) {
+    job->is_polled = false;
+  } else if (is_mark && status == TARN_OK) {
     mark_reach_locked(job);
+  }
+  if (step == JOB_POLL_MARK && status == TARN_NOT_READY) {
+    job->is_polled = true;
+    status = TARN_OK;
   }
   return status;
 }

@@ -8,8 +8,14 @@
 #include <signal.h>
 #include <stddef.h>
 
+#include "base/bits.h"
 #include "base/check.h"
 #include "transfer.h"
+
+/* To wake a thread takes the one that does it as long as to copy 100 KiB. So each helper that finds
+ * more work than it takes wakes a few others: all are awake soon, and the driver of the job has
+ * lost no time. */
+enum { CALLS_OF_ONE = 2 };
 
 /* The next job that has a piece to copy; it goes to the end of the list, so that jobs take turns.
  */
@@ -32,6 +38,12 @@ static tarni_job *claim_any_locked(tarn_copier *copier, uint32_t *piece) {
   return NULL;
 }
 
+void tarni_team_wake_locked(tarn_copier *copier) {
+  if (copier->n_asleep != 0) {
+    (void)pthread_cond_signal(&copier->work);
+  }
+}
+
 static void *help(void *argument) {
   tarn_copier *copier = argument;
   tarni_lock_acquire(&copier->lock);
@@ -39,11 +51,18 @@ static void *help(void *argument) {
     uint32_t piece;
     tarni_job *job = claim_any_locked(copier, &piece);
     if (job == NULL) {
+      copier->n_asleep++;
       (void)pthread_cond_wait(&copier->work, &copier->lock.mutex);
+      copier->n_asleep--;
       continue;
     }
     job->n_active++;
+    uint32_t n_calls = tarni_job_has_more_locked(job) ? CALLS_OF_ONE : 0;
+    n_calls = (uint32_t)tarni_min(n_calls, copier->n_asleep);
     tarni_lock_release(&copier->lock);
+    for (; n_calls != 0; n_calls--) {
+      (void)pthread_cond_signal(&copier->work);
+    }
     tarni_job_copy(job, piece);
     tarni_lock_acquire(&copier->lock);
     job->n_active--;

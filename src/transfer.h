@@ -48,9 +48,9 @@ enum {
   TARNI_SLOTS_MAX = 64,
   TARNI_THREADS_MAX = 63,
   TARNI_SMALL_COPY = 128 << 10, /* up to here a copy is staged in one piece */
-  TARNI_PIECE_MIN = 64 << 10,
+  TARNI_PIECE_MIN = 128 << 10,
   TARNI_PIECE_LEAST = 4 << 10, /* where there is hardly any pinned memory */
-  TARNI_PIECE_DEFAULT = 512 << 10,
+  TARNI_PIECE_DEFAULT = 2 << 20,
 };
 
 typedef struct tarni_mark {
@@ -83,6 +83,7 @@ typedef struct tarni_job {
   tarni_mark *marks[TARNI_SLOTS_MAX];
   uint32_t ends[TARNI_SLOTS_MAX]; /* a mark proves the pieces before its end */
   uint32_t first_mark, n_marks;
+  bool is_polled; /* the oldest mark was not complete when it was last asked for */
   /* lock: */
   uint32_t claimed;  /* somebody copies them, or has */
   uint32_t copied;   /* by the host */
@@ -118,6 +119,7 @@ struct tarn_copier {
   pthread_cond_t work; /* a job has pieces to claim, or the end has come */
   bool is_started, is_stopping;
   uint32_t n_threads;
+  uint32_t n_asleep; /* of them */
   pthread_t threads[TARNI_THREADS_MAX];
   tarn_copier_stats stats;
 };
@@ -166,6 +168,7 @@ typedef enum tarni_job_end { TARNI_JOB_DONE, TARNI_JOB_IN_ORDER, TARNI_JOB_LATE 
 void tarni_job_end_as(tarni_job *job, tarni_job_end how);
 
 /* For the helpers and the driver of a job. pre: the lock is held. */
+bool tarni_job_has_more_locked(const tarni_job *job); /* a piece to claim */
 bool tarni_job_claim_locked(tarni_job *job, uint32_t *piece);
 void tarni_job_note_locked(tarni_job *job, uint32_t piece);
 void tarni_job_copy(const tarni_job *job, uint32_t piece);
@@ -173,6 +176,8 @@ void tarni_job_copy(const tarni_job *job, uint32_t piece);
 /* ---- team.c: helper threads ---- */
 /* Starts them, if that has not been tried yet. Fewer than asked for, or none, is no error. */
 void tarni_team_start(tarn_copier *copier);
+/* A job has pieces to claim: wakes a helper, who wakes others. */
+void tarni_team_wake_locked(tarn_copier *copier);
 void tarni_team_stop(tarn_copier *copier);
 
 #endif

@@ -19,9 +19,9 @@ typedef struct tarn_fence tarn_fence;
 
 typedef struct tarn_copier_config {
   size_t size;
-  uint64_t piece_bytes; /* most that is staged at a time, 4 KiB to 64 MiB; 0: 512 KiB */
+  uint64_t piece_bytes; /* most that is staged at a time, 4 KiB to 64 MiB; 0: 2 MiB */
   uint32_t n_threads;   /* helpers beside the calling thread, up to 63; 0: as the machine has cores,
-                           up to 15 */
+                           up to 11 */
   bool has_no_threads;  /* the calling thread does everything */
   bool reserved_bool[3];
 } tarn_copier_config;

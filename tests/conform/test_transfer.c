@@ -11,7 +11,7 @@
 #include "support/test.h"
 
 #define MIB ((uint64_t)1 << 20)
-#define PIECE ((uint64_t)512 << 10) /* the default of a copier */
+#define PIECE (2 * MIB) /* the default of a copier */
 
 static struct {
   tarn_device *device;
