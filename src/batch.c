@@ -153,6 +153,7 @@ tarn_status tarn_batch_create(tarn_copier *copier, const tarn_batch_config *conf
     free(made);
     return status;
   }
+  tarni_port_copy_prepare(copier->port);
   tarni_copier_count(copier, &copier->stats.batches, 1);
   *batch = made;
   return TARN_OK;

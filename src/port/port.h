@@ -172,6 +172,9 @@ typedef struct tarni_port_table {
   tarn_status (*copy)(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
                       tarn_stream stream);
   tarn_status (*copy_sync)(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size);
+  /* Gets ready for copy_batch, which works without, too, but slower. The first time in a process
+   * this can take a tenth of a second and wait for the work of the device. */
+  void (*copy_prepare)(tarni_port *port);
   /* Several copies between device and pinned memory, in the order of the stream but in none among
    * themselves: what one of them writes, no other may touch. The stream is neither a default stream
    * nor being captured (tarni_port_copy_batch makes single copies of those). On failure some of
@@ -323,6 +326,7 @@ tarn_status tarni_port_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sou
 tarn_status tarni_port_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
                                  uint64_t size);
 /* As the table's, on any stream and on any device: by single copies where it has to be. */
+void tarni_port_copy_prepare(tarni_port *port);
 tarn_status tarni_port_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
                                   tarn_stream stream);
 tarn_status tarni_port_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,

@@ -601,6 +601,10 @@ static tarn_status may_batch(tarni_port *port, uint64_t count, tarn_stream strea
   return TARN_OK;
 }
 
+void tarni_port_copy_prepare(tarni_port *port) {
+  port->table->copy_prepare(port);
+}
+
 tarn_status tarni_port_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
                                   tarn_stream stream) {
   TARN_TRY(enter_call(port, TARN_CALL_COPY_BATCH));

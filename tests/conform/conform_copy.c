@@ -293,10 +293,67 @@ static void copies_in_batches(tarn_stream stream) {
   CHECK_OK(tarni_port_plain_free(conform_port, block));
 }
 
+/* Sizes and places of every alignment, large ones among them, to the device and back. */
+static void copies_of_all_shapes(tarn_stream stream) {
+  enum { SHAPES = 60, ROOM = 1024 };
+  static const uint64_t sizes[] = {1, 2, 3, 4, 15, 16, 17, 64, 252, 256, 999, 1000};
+  tarni_copy up[SHAPES], down[SHAPES];
+  tarn_ptr block;
+  tarn_ptr large;
+  REQUIRE(CONFORM_PINNED_BYTES >= SHAPES * ROOM);
+  REQUIRE_OK(tarni_port_plain_alloc(conform_port, SHAPES * ROOM, &block));
+  REQUIRE_OK(tarni_port_plain_alloc(conform_port, CONFORM_PINNED_BYTES, &large));
+  conform_pattern(conform_pinned_a, CONFORM_PINNED_BYTES, 23);
+  memset(conform_pinned_b, 0xee, CONFORM_PINNED_BYTES);
+  for (uint64_t i = 0; i < SHAPES; i++) {
+    const uint64_t size = sizes[i % 12];
+    up[i] = (tarni_copy){.destination = block + i * ROOM + i % 5 * 4,
+                         .source = (uintptr_t)conform_pinned_a + i * ROOM + i % 7,
+                         .size = size};
+    down[i] = (tarni_copy){.destination = (uintptr_t)conform_pinned_b + i * ROOM,
+                           .source = up[i].destination,
+                           .size = size};
+  }
+  up[7] = (tarni_copy){large, (uintptr_t)conform_pinned_a, CONFORM_PINNED_BYTES};
+  down[7] = (tarni_copy){(uintptr_t)conform_pinned_b + 7 * ROOM, large + 7 * ROOM, ROOM};
+  CHECK_OK(tarni_port_copy_batch(conform_port, up, SHAPES, stream));
+  CHECK_OK(tarni_port_copy_batch(conform_port, down, SHAPES, stream));
+  CHECK_OK(tarni_port_stream_sync(conform_port, stream));
+  uint64_t n_wrong = 0;
+  for (uint64_t i = 0; i < SHAPES; i++) {
+    const uint8_t *piece = conform_pinned_b + i * ROOM;
+    const uint64_t start = i == 7 ? i * ROOM : up[i].source - (uintptr_t)conform_pinned_a;
+    n_wrong += memcmp(piece, conform_pinned_a + start, down[i].size) != 0;
+    n_wrong += conform_differ_value(piece + down[i].size, ROOM - down[i].size, 0xee);
+  }
+  CHECK_EQ(n_wrong, 0);
+  CHECK_OK(tarni_port_plain_free(conform_port, block));
+  CHECK_OK(tarni_port_plain_free(conform_port, large));
+}
+
+/* One bad address among many: refused, and the device still works. */
+static void bad_copy_in_a_batch(tarn_stream stream) {
+  tarni_copy copies[8];
+  tarn_ptr block;
+  REQUIRE_OK(tarni_port_plain_alloc(conform_port, 4096, &block));
+  for (uint64_t i = 0; i < 8; i++) {
+    copies[i] = (tarni_copy){block + i * 100, (uintptr_t)conform_pinned_a + i * 100, 100};
+  }
+  CHECK_OK(tarni_port_plain_free(conform_port, block));
+  CHECK(tarni_port_copy_batch(conform_port, copies, 8, stream) != TARN_OK);
+  CHECK_OK(tarni_port_stream_sync(conform_port, stream));
+}
+
 static void batches(void) {
   tarn_stream stream;
   REQUIRE_OK(tarni_port_stream_create(conform_port, &stream));
   copies_in_batches(stream);
+  copies_of_all_shapes(stream);
+  tarni_port_copy_prepare(conform_port);
+  copies_in_batches(stream);
+  copies_of_all_shapes(stream);
+  copies_of_all_shapes(TARNI_STREAM_PER_THREAD);
+  bad_copy_in_a_batch(stream);
   copies_in_batches(NULL);
   copies_in_batches(TARNI_STREAM_PER_THREAD);
   CHECK_OK(tarni_port_copy_batch(conform_port, NULL, 0, stream));

@@ -49,6 +49,9 @@ static void test_types(void) {
   SAME_TYPE(tarni_cu_graph, CUgraph);
   SAME_TYPE(tarni_cu_exec, CUgraphExec);
   SAME_TYPE(tarni_cu_node, CUgraphNode);
+  SAME_TYPE(tarni_cu_module, CUmodule);
+  SAME_TYPE(tarni_cu_function, CUfunction);
+  SAME_TYPE(tarni_cu_pointer_attribute, CUpointer_attribute);
 #undef SAME_TYPE
 }
 
@@ -103,6 +106,7 @@ static void test_constants(void) {
   SAME(TARNI_CU_HANDLE_DESCRIPTOR, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   SAME(TARNI_CU_GRANULARITY_MINIMUM, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
   SAME(TARNI_CU_ACCESS_READ_WRITE, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  SAME(TARNI_CU_POINTER_ACCESS, CU_POINTER_ATTRIBUTE_ACCESS_FLAGS);
   SAME(TARNI_CU_POOL_THRESHOLD, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
   SAME(TARNI_CU_HOST_PORTABLE, CU_MEMHOSTALLOC_PORTABLE);
   SAME(TARNI_CU_HOST_MAPPED, CU_MEMHOSTALLOC_DEVICEMAP);
@@ -169,6 +173,9 @@ static void test_codes(void) {
 #define tarni_cu_graph CUgraph
 #define tarni_cu_exec CUgraphExec
 #define tarni_cu_node CUgraphNode
+#define tarni_cu_module CUmodule
+#define tarni_cu_function CUfunction
+#define tarni_cu_pointer_attribute CUpointer_attribute
 #define tarni_cu_edge CUgraphEdgeData
 #define tarni_cu_access CUmemAccessDesc
 #define tarni_cu_chunk_properties CUmemAllocationProp

@@ -15,6 +15,7 @@ enum { TEST_CHUNK = FAKE_GRANULARITY };
 static tarni_cuda_port *open_port(void) {
   tarni_port *port = NULL;
   CHECK_OK(tarni_port_cuda.open(0, "", &port));
+  fake->known_bytes = (uint64_t)1 << 40; /* all addresses */
   return (tarni_cuda_port *)port;
 }
 

@@ -14,34 +14,41 @@ tarn_status tarni_cuda_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sou
   return tarni_cuda_call_end(&call, call.driver->copy(destination, source, size, stream));
 }
 
-enum { COPIES_A_CALL = 256 }; /* so many fit on the stack */
-
-static tarn_status copy_some(tarni_port *port, const tarni_copy *copies, size_t count,
-                             tarn_stream stream) {
-  tarni_cu_address destinations[COPIES_A_CALL], sources[COPIES_A_CALL];
-  size_t sizes[COPIES_A_CALL];
-  uint64_t sum = 0;
+tarni_cu_result tarni_cuda_batch_of(const tarni_cuda_call *call, const tarni_copy *copies,
+                                    size_t count, tarn_stream stream) {
+  tarn_assert(count <= TARNI_CUDA_BATCH);
+  tarni_cu_address destinations[TARNI_CUDA_BATCH], sources[TARNI_CUDA_BATCH];
+  size_t sizes[TARNI_CUDA_BATCH];
   for (size_t i = 0; i < count; i++) {
     destinations[i] = copies[i].destination;
     sources[i] = copies[i].source;
     sizes[i] = copies[i].size;
-    sum += copies[i].size;
   }
   tarni_cu_copy_attributes attributes = {.order = TARNI_CU_COPY_IN_STREAM_ORDER};
   size_t first = 0, failed = 0;
-  tarni_cuda_call call;
-  TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_COPY_BATCH, sum, &call));
-  return tarni_cuda_call_end(&call,
-                             call.driver->copy_batch(destinations, sources, sizes, count,
-                                                     &attributes, &first, 1, &failed, stream));
+  return call->driver->copy_batch(destinations, sources, sizes, count, &attributes, &first, 1,
+                                  &failed, stream);
+}
+
+static uint64_t bytes_of(const tarni_copy *copies, uint64_t count) {
+  uint64_t sum = 0;
+  for (uint64_t i = 0; i < count; i++) {
+    sum += copies[i].size;
+  }
+  return sum;
 }
 
 tarn_status tarni_cuda_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
                                   tarn_stream stream) {
   tarn_assert(port->device.has_batch_copy && count != 0);
-  for (uint64_t done = 0; done < count; done += COPIES_A_CALL) {
-    const uint64_t n = tarni_min(count - done, COPIES_A_CALL);
-    TARN_TRY(copy_some(port, copies + done, n, stream));
+  const bool may_scatter = tarni_cuda_of(port)->has[TARNI_CU_GROUP_KERNEL];
+  for (uint64_t n, done = 0; done < count; done += n) {
+    const tarni_copy *some = copies + done;
+    n = tarni_min(count - done, TARNI_CUDA_BATCH);
+    tarni_cuda_call call;
+    TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_COPY_BATCH, bytes_of(some, n), &call));
+    TARN_TRY(may_scatter ? tarni_cuda_scatter(&call, some, n, stream)
+                         : tarni_cuda_call_end(&call, tarni_cuda_batch_of(&call, some, n, stream)));
   }
   return TARN_OK;
 }

@@ -208,6 +208,7 @@ static tarni_cu_result look_around(tarni_cuda_port *port) {
 }
 
 static void let_go(tarni_cuda_port *port) {
+  tarni_cuda_scatter_close(port);
   if (port->is_retained && !tarni_cu_forked()) {
     (void)port->driver->primary_release(port->device);
   }
@@ -328,6 +329,7 @@ const tarni_port_table tarni_port_cuda = {
     .graph_destroy = tarni_cuda_graph_destroy,
     .copy = tarni_cuda_copy,
     .copy_sync = tarni_cuda_copy_sync,
+    .copy_prepare = tarni_cuda_copy_prepare,
     .copy_batch = tarni_cuda_copy_batch,
     .fill = tarni_cuda_fill,
     .fill_sync = tarni_cuda_fill_sync,

@@ -27,6 +27,7 @@ typedef int tarni_cu_granularity_option;
 typedef int tarni_cu_pool_attribute;
 typedef int tarni_cu_capture_status;
 typedef int tarni_cu_capture_mode;
+typedef int tarni_cu_pointer_attribute;
 typedef int tarni_cu_lookup; /* what cuGetProcAddress found */
 typedef uint64_t tarni_cu_address;
 typedef uint64_t tarni_cu_chunk;
@@ -39,6 +40,8 @@ typedef struct tarni_cu_pool_object *tarni_cu_pool;
 typedef struct tarni_cu_graph_object *tarni_cu_graph;
 typedef struct tarni_cu_exec_object *tarni_cu_exec;
 typedef struct tarni_cu_node_object *tarni_cu_node;
+typedef struct tarni_cu_module_object *tarni_cu_module;
+typedef struct tarni_cu_function_object *tarni_cu_function;
 
 /* All zero: what comes after begins when the node is complete. */
 typedef struct tarni_cu_edge {
@@ -95,6 +98,7 @@ enum {
   TARNI_CU_HANDLE_DESCRIPTOR = 1,
   TARNI_CU_GRANULARITY_MINIMUM = 0,
   TARNI_CU_ACCESS_READ_WRITE = 3,
+  TARNI_CU_POINTER_ACCESS = 16,
   TARNI_CU_POOL_THRESHOLD = 4,
   TARNI_CU_HOST_PORTABLE = 1,
   TARNI_CU_HOST_MAPPED = 2,
@@ -178,7 +182,8 @@ enum {
   X(CAPTURE, 10010, "no stream is ever being captured, and none can be")                           \
   X(NODES, 12030, "the order inside a capture is unknown; its memory is not used again")           \
   X(GRAPH, 11000, "graphs cannot be instantiated or launched")                                     \
-  X(VALUE, 11070, "streams cannot write or await words; events remain")
+  X(VALUE, 11070, "streams cannot write or await words; events remain")                            \
+  X(KERNEL, 4000, "small copies of a batch are left to the driver")
 
 typedef enum tarni_cu_group {
 #define TARNI_CU_GROUP_ENUM(name, version, fallback) TARNI_CU_GROUP_##name,
@@ -308,6 +313,19 @@ typedef enum tarni_cu_group {
     (tarni_cu_address * destinations, tarni_cu_address * sources, size_t * sizes, size_t count,    \
      tarni_cu_copy_attributes * attributes, size_t * first, size_t attribute_count,                \
      size_t * failed, tarni_cu_stream stream))                                                     \
+  X(module_load, KERNEL, cuModuleLoadData, 2000, cuModuleLoadData,                                 \
+    (tarni_cu_module * module, const void *text))                                                  \
+  X(module_unload, KERNEL, cuModuleUnload, 2000, cuModuleUnload, (tarni_cu_module module))         \
+  X(module_function, KERNEL, cuModuleGetFunction, 2000, cuModuleGetFunction,                       \
+    (tarni_cu_function * function, tarni_cu_module module, const char *name))                      \
+  X(launch, KERNEL, cuLaunchKernel, 4000, cuLaunchKernel,                                          \
+    (tarni_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                \
+     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                  \
+     tarni_cu_stream stream, void **parameters, void **extra))                                     \
+  X(address_range, KERNEL, cuMemGetAddressRange, 3020, cuMemGetAddressRange_v2,                    \
+    (tarni_cu_address * first, size_t * bytes, tarni_cu_address address))                          \
+  X(pointer_attribute, KERNEL, cuPointerGetAttribute, 4000, cuPointerGetAttribute,                 \
+    (void *value, tarni_cu_pointer_attribute attribute, tarni_cu_address address))                 \
   X(fill, CORE, cuMemsetD8Async, 3020, cuMemsetD8Async,                                            \
     (tarni_cu_address destination, unsigned char value, size_t size, tarni_cu_stream stream))      \
   X(fill_sync, CORE, cuMemsetD8, 3020, cuMemsetD8_v2,                                              \

@@ -26,6 +26,10 @@ typedef struct tarni_cuda_port {
   bool is_unified_registered;     /* so has memory that was registered */
   /* atomic: */
   _Atomic int lost_code; /* the code that broke the context for good; 0 while it works */
+  _Atomic bool is_scatter_tried;
+  _Atomic(tarni_cu_function) scatter; /* NULL: there is none */
+  /* written before `scatter`: */
+  tarni_cu_module scatter_module;
 } tarni_cuda_port;
 
 /* The port that a table's entry was called with. */
@@ -152,6 +156,15 @@ tarn_status tarni_cuda_graph_instantiate(tarni_port *port, tarni_graph graph,
 tarn_status tarni_cuda_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream stream);
 tarn_status tarni_cuda_graph_destroy(tarni_port *port, tarni_graph graph, tarni_graph_exec exec);
 
+/* ---- scatter.c ------------------------------------------------------------------------------ */
+
+void tarni_cuda_copy_prepare(tarni_port *port);
+/* Makes up to TARNI_CUDA_BATCH copies, each by the better way, and ends the call. pre: the driver
+ * has KERNEL. */
+tarn_status tarni_cuda_scatter(tarni_cuda_call *call, const tarni_copy *copies, uint64_t count,
+                               tarn_stream stream);
+void tarni_cuda_scatter_close(tarni_cuda_port *port);
+
 /* ---- copy.c --------------------------------------------------------------------------------- */
 
 tarn_status tarni_cuda_copy(tarni_port *port, tarn_ptr destination, tarn_ptr source, uint64_t size,
@@ -160,6 +173,10 @@ tarn_status tarni_cuda_copy_sync(tarni_port *port, tarn_ptr destination, tarn_pt
                                  uint64_t size);
 tarn_status tarni_cuda_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
                                   tarn_stream stream);
+/* The driver's own batch. */
+enum { TARNI_CUDA_BATCH = 128 };
+tarni_cu_result tarni_cuda_batch_of(const tarni_cuda_call *call, const tarni_copy *copies,
+                                    size_t count, tarn_stream stream);
 tarn_status tarni_cuda_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
                             tarn_stream stream);
 tarn_status tarni_cuda_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,

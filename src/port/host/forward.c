@@ -131,6 +131,10 @@ tarn_status tarni_host_node_before(tarni_port *port, uint64_t node, tarni_edge *
   return tarni_port_node_before(tarni_host_device(port), node, edges, capacity, count);
 }
 
+void tarni_host_copy_prepare(tarni_port *port) {
+  tarni_port_copy_prepare(tarni_host_device(port));
+}
+
 tarn_status tarni_host_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
                                   tarn_stream stream) {
   return tarni_port_copy_batch(tarni_host_device(port), copies, count, stream);

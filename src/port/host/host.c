@@ -255,6 +255,7 @@ const tarni_port_table tarni_port_host = {
     .value_wait = tarni_host_value_wait,
     .capture_nodes = tarni_host_capture_nodes,
     .node_before = tarni_host_node_before,
+    .copy_prepare = tarni_host_copy_prepare,
     .copy_batch = tarni_host_copy_batch,
     .now_ns = tarni_host_now_ns,
 };

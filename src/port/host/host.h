@@ -90,6 +90,7 @@ tarn_status tarni_host_capture_nodes(tarni_port *port, tarn_stream stream, tarni
                                      uint32_t capacity, uint32_t *count);
 tarn_status tarni_host_node_before(tarni_port *port, uint64_t node, tarni_edge *edges,
                                    uint32_t capacity, uint32_t *count);
+void tarni_host_copy_prepare(tarni_port *port);
 tarn_status tarni_host_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
                                   tarn_stream stream);
 uint64_t tarni_host_now_ns(tarni_port *port);

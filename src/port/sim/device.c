@@ -178,6 +178,7 @@ const tarni_port_table tarni_port_sim = {
     .graph_destroy = tarni_sim_graph_destroy,
     .copy = tarni_sim_copy,
     .copy_sync = tarni_sim_copy_sync,
+    .copy_prepare = tarni_sim_copy_prepare,
     .copy_batch = tarni_sim_copy_batch,
     .fill = tarni_sim_fill,
     .fill_sync = tarni_sim_fill_sync,

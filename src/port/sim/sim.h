@@ -180,6 +180,7 @@ tarn_status tarni_sim_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sour
                            tarn_stream on);
 tarn_status tarni_sim_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
                                 uint64_t size);
+void tarni_sim_copy_prepare(tarni_port *port);
 tarn_status tarni_sim_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
                                  tarn_stream on);
 tarn_status tarni_sim_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,

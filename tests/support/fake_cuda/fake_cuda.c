@@ -546,6 +546,57 @@ FAKE_API tarni_cu_result cuMemcpyBatchAsync(tarni_cu_address *destinations,
 }
 #endif
 
+FAKE_API tarni_cu_result cuModuleLoadData(tarni_cu_module *module, const void *text) {
+  ENTER_CONTEXT(module_load);
+  *module = new_handle();
+  return strstr(text, ".entry tarn_scatter") != NULL ? TARNI_CU_SUCCESS : TARNI_CU_INVALID_VALUE;
+}
+
+FAKE_API tarni_cu_result cuModuleUnload(tarni_cu_module module) {
+  ENTER_CONTEXT(module_unload);
+  return TARNI_CU_SUCCESS;
+}
+
+FAKE_API tarni_cu_result cuModuleGetFunction(tarni_cu_function *function, tarni_cu_module module,
+                                             const char *name) {
+  ENTER_CONTEXT(module_function);
+  *function = new_handle();
+  return TARNI_CU_SUCCESS;
+}
+
+FAKE_API tarni_cu_result cuLaunchKernel(tarni_cu_function function, unsigned grid_x,
+                                        unsigned grid_y, unsigned grid_z, unsigned block_x,
+                                        unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                        tarni_cu_stream stream, void **parameters, void **extra) {
+  ENTER_CONTEXT(launch);
+  state.last_grid[0] = grid_x;
+  state.last_grid[1] = grid_y;
+  state.last_grid[2] = grid_z;
+  memcpy(state.last_list, parameters[0], sizeof(state.last_list));
+  return TARNI_CU_SUCCESS;
+}
+
+FAKE_API tarni_cu_result cuMemGetAddressRange_v2(tarni_cu_address *first, size_t *bytes,
+                                                 tarni_cu_address address) {
+  ENTER_CONTEXT(address_range);
+  if (address < state.known_first || address - state.known_first >= state.known_bytes) {
+    return TARNI_CU_NOT_FOUND;
+  }
+  *first = state.known_first;
+  *bytes = state.known_bytes;
+  return TARNI_CU_SUCCESS;
+}
+
+FAKE_API tarni_cu_result cuPointerGetAttribute(void *value, tarni_cu_pointer_attribute attribute,
+                                               tarni_cu_address address) {
+  ENTER_CONTEXT(pointer_attribute);
+  if (attribute != TARNI_CU_POINTER_ACCESS) {
+    return TARNI_CU_INVALID_VALUE;
+  }
+  memcpy(value, &state.access, sizeof(state.access));
+  return TARNI_CU_SUCCESS;
+}
+
 FAKE_API tarni_cu_result cuMemsetD8Async(tarni_cu_address destination, unsigned char value,
                                          size_t size, tarni_cu_stream stream) {
   ENTER_CONTEXT(fill);

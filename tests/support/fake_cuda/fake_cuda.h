@@ -42,6 +42,8 @@ typedef struct fake_cuda {
   tarni_cu_node nodes[FAKE_NODE_COUNT]; /* that a capturing stream and every node follow */
   tarni_cu_edge edges[FAKE_NODE_COUNT];
   size_t n_nodes;
+  uint64_t known_first, known_bytes; /* the one range of addresses that the driver knows */
+  unsigned access;                   /* of the device to it */
   /* Noted by the driver: */
   struct tarni_cu_context_object primary[FAKE_DEVICE_COUNT];
   uint64_t n_calls[FAKE_ENTRY_COUNT];
@@ -51,6 +53,8 @@ typedef struct fake_cuda {
   uint64_t last_flags;           /* of the last call that has any */
   uint64_t last_value;           /* the last number, size or address given */
   int last_handle_type;          /* of the last chunk */
+  unsigned last_grid[3];         /* of the last kernel */
+  uint64_t last_list[6];         /* the first words of its parameter */
 } fake_cuda;
 
 /* The state of the module, by dlsym: a `fake_cuda *(*)(void)` named fake_cuda_state. */
