@@ -18,11 +18,12 @@
 #include "transfer.h"
 
 enum {
-  FEW_HELPERS = 4, /* with fewer the driving thread copies, too, */
-  FEW_PIECES = 3,  /* and where there are not more than that for each hand */
+  FEW_HANDS = 6, /* with no more the driving thread copies, too */
   SLOTS_MIN = 4,
   RUNS_A_RING = 4, /* a copy to the device takes at most this part of the ring */
 };
+
+#define BYTES_A_HELPER ((uint64_t)4 << 20) /* to wake one takes as long as to copy 200 KiB */
 
 /* ---- Beginning and end ---- */
 
@@ -31,12 +32,15 @@ static void job_cut(tarni_job *job, uint64_t piece_bytes) {
   job->n_pieces = (uint32_t)((job->bytes - 1) / piece_bytes + 1);
 }
 
-/* Pieces enough for all hands, but none smaller than is worth a driver call. */
+/* Hands enough for all bytes, and pieces enough for all hands, but none smaller than is worth a
+ * driver call. */
 static void job_shape(tarni_job *job) {
-  const uint32_t n_hands = job->copier->max_threads + 1;
-  const uint64_t share = tarni_align_up(job->bytes / (4 * (uint64_t)n_hands) + 1, TARNI_PIECE_MIN);
+  const uint64_t n_helpers = tarni_max(1, job->bytes / BYTES_A_HELPER);
+  const uint64_t n_hands = tarni_min(n_helpers, job->copier->max_threads) + 1;
+  const uint64_t share = tarni_align_up(job->bytes / (4 * n_hands) + 1, TARNI_PIECE_MIN);
+  job->n_hands = (uint32_t)n_hands;
   job_cut(job, tarni_min(job->copier->piece_bytes, share));
-  const uint64_t wanted = tarni_max(SLOTS_MIN, 2 * (uint64_t)n_hands + 2);
+  const uint64_t wanted = tarni_max(SLOTS_MIN, 2 * n_hands + 2);
   job->n_slots = (uint32_t)tarni_min(tarni_min(wanted, TARNI_SLOTS_MAX), job->n_pieces);
 }
 
@@ -78,7 +82,7 @@ tarn_status tarni_job_begin(tarn_copier *copier, const tarni_job *shape, tarni_j
   made->next = copier->jobs;
   copier->jobs = made;
   if (!made->is_out) {
-    tarni_team_wake_locked(copier);
+    tarni_team_wake_locked(copier, made->n_hands - 1);
   }
   tarni_lock_release(&copier->lock);
   *job = made;
@@ -129,7 +133,8 @@ void tarni_job_end_as(tarni_job *job, tarni_job_end how) {
 
 /* ---- The host's side ---- */
 
-bool tarni_job_has_more_locked(const tarni_job *job) {
+/* Whether there is a piece to claim. */
+static bool has_more_locked(const tarni_job *job) {
   const uint32_t limit = job->is_out
                              ? job->complete
                              : (uint32_t)tarni_min(job->n_pieces, job->complete + job->n_slots);
@@ -137,7 +142,7 @@ bool tarni_job_has_more_locked(const tarni_job *job) {
 }
 
 bool tarni_job_claim_locked(tarni_job *job, uint32_t *piece) {
-  if (!tarni_job_has_more_locked(job)) {
+  if (!has_more_locked(job)) {
     return false;
   }
   *piece = job->claimed++;
@@ -216,13 +221,14 @@ static uint32_t pieces_ready_locked(const tarni_job *job) {
 static void mark_reach_locked(tarni_job *job) {
   tarn_assert(job->n_marks != 0);
   tarn_copier *copier = job->copier;
+  const uint32_t n_more = job->ends[job->first_mark] - job->complete;
   tarni_mark *mark = job->marks[job->first_mark];
   job->complete = job->ends[job->first_mark];
   job->first_mark = (job->first_mark + 1) % TARNI_SLOTS_MAX;
   job->n_marks--;
   mark->next = copier->marks;
   copier->marks = mark;
-  tarni_team_wake_locked(copier);
+  tarni_team_wake_locked(copier, tarni_min(n_more, job->n_hands - 1 - job->n_active));
 }
 
 /* ---- Driving ---- */
@@ -236,8 +242,7 @@ typedef enum job_step {
 } job_step;
 
 static bool driver_copies_locked(const tarni_job *job) {
-  const uint32_t n_hands = job->copier->n_threads + 1;
-  if (n_hands <= FEW_HELPERS || job->n_pieces <= FEW_PIECES * n_hands) {
+  if (job->n_hands <= FEW_HANDS || job->copier->n_threads < FEW_HANDS) {
     return true;
   }
   return job->is_out ? job->n_marks == 0 : job->copied == 0 || job->copied == job->claimed;
@@ -251,7 +256,7 @@ static job_step next_step_locked(tarni_job *job, uint32_t *piece) {
     *piece = pieces_ready_locked(job);
     return JOB_SUBMIT;
   }
-  if (driver_copies_locked(job) && tarni_job_has_more_locked(job)) {
+  if (driver_copies_locked(job) && has_more_locked(job)) {
     if (job->n_marks != 0 && !job->is_polled) {
       return JOB_POLL_MARK;
     }

@@ -8,21 +8,15 @@
 #include <signal.h>
 #include <stddef.h>
 
-#include "base/bits.h"
 #include "base/check.h"
 #include "transfer.h"
-
-/* To wake a thread takes the one that does it as long as to copy 100 KiB. So each helper that finds
- * more work than it takes wakes a few others: all are awake soon, and the driver of the job has
- * lost no time. */
-enum { CALLS_OF_ONE = 2 };
 
 /* The next job that has a piece to copy; it goes to the end of the list, so that jobs take turns.
  */
 static tarni_job *claim_any_locked(tarn_copier *copier, uint32_t *piece) {
   for (tarni_job **link = &copier->jobs; *link != NULL; link = &(*link)->next) {
     tarni_job *job = *link;
-    if (!tarni_job_claim_locked(job, piece)) {
+    if (job->n_active + 1 >= job->n_hands || !tarni_job_claim_locked(job, piece)) {
       continue;
     }
     if (job->next != NULL) {
@@ -38,8 +32,12 @@ static tarni_job *claim_any_locked(tarn_copier *copier, uint32_t *piece) {
   return NULL;
 }
 
-void tarni_team_wake_locked(tarn_copier *copier) {
-  if (copier->n_asleep != 0) {
+void tarni_team_wake_locked(tarn_copier *copier, uint64_t n) {
+  if (n >= copier->n_asleep) {
+    (void)pthread_cond_broadcast(&copier->work);
+    return;
+  }
+  for (; n != 0; n--) {
     (void)pthread_cond_signal(&copier->work);
   }
 }
@@ -57,12 +55,7 @@ static void *help(void *argument) {
       continue;
     }
     job->n_active++;
-    uint32_t n_calls = tarni_job_has_more_locked(job) ? CALLS_OF_ONE : 0;
-    n_calls = (uint32_t)tarni_min(n_calls, copier->n_asleep);
     tarni_lock_release(&copier->lock);
-    for (; n_calls != 0; n_calls--) {
-      (void)pthread_cond_signal(&copier->work);
-    }
     tarni_job_copy(job, piece);
     tarni_lock_acquire(&copier->lock);
     job->n_active--;

@@ -76,6 +76,7 @@ typedef struct tarni_job {
   tarn_ptr device;
   uint64_t bytes, piece_bytes;
   uint32_t n_pieces, n_slots;
+  uint32_t n_hands; /* at most so many threads are at it, its driver among them */
   tarni_staging *ring;
   tarn_stream stream;
   /* the thread that drives it: */
@@ -168,7 +169,6 @@ typedef enum tarni_job_end { TARNI_JOB_DONE, TARNI_JOB_IN_ORDER, TARNI_JOB_LATE 
 void tarni_job_end_as(tarni_job *job, tarni_job_end how);
 
 /* For the helpers and the driver of a job. pre: the lock is held. */
-bool tarni_job_has_more_locked(const tarni_job *job); /* a piece to claim */
 bool tarni_job_claim_locked(tarni_job *job, uint32_t *piece);
 void tarni_job_note_locked(tarni_job *job, uint32_t piece);
 void tarni_job_copy(const tarni_job *job, uint32_t piece);
@@ -176,8 +176,8 @@ void tarni_job_copy(const tarni_job *job, uint32_t piece);
 /* ---- team.c: helper threads ---- */
 /* Starts them, if that has not been tried yet. Fewer than asked for, or none, is no error. */
 void tarni_team_start(tarn_copier *copier);
-/* A job has pieces to claim: wakes a helper, who wakes others. */
-void tarni_team_wake_locked(tarn_copier *copier);
+/* Jobs have pieces to claim: wakes so many helpers, if they sleep. */
+void tarni_team_wake_locked(tarn_copier *copier, uint64_t n);
 void tarni_team_stop(tarn_copier *copier);
 
 #endif
