@@ -26,7 +26,9 @@ typedef struct tarn_batch_config {
                              64 KiB to begin with */
 } tarn_batch_config;
 
-/* Makes an empty batch. config may be NULL: all defaults. */
+/* Makes an empty batch. config may be NULL: all defaults. The first one on a GPU compiles a kernel
+ * for small copies, which can take a tenth of a second and wait for the work of the device: make
+ * batches when a program starts. */
 TARN_API tarn_status tarn_batch_create(tarn_copier *copier, const tarn_batch_config *config,
                                        tarn_batch **batch);
 
