@@ -8,6 +8,7 @@
  * when several threads ask for it. Its rank allows driver calls under it. */
 #include "port/port.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,16 @@ typedef struct port_entry {
 
 static tarni_lock registry_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
 static port_entry *first_entry;
+static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
+
+/* The lock may be held by a thread that the child does not have. */
+static void free_lock_in_child(void) {
+  tarni_lock_init(&registry_lock, TARNI_RANK_REGISTRY);
+}
+
+static void watch_forks(void) {
+  (void)pthread_atfork(NULL, NULL, free_lock_in_child);
+}
 
 /* How many GPUs there are; 0 also when the driver is there but broken. */
 static int count_gpus(void) {
@@ -185,6 +196,7 @@ tarn_status tarni_port_open(const char *name, tarni_port **port) {
   port_name parsed = {0};
   TARN_TRY(parse_name(name, &parsed));
   tarn_status status = TARN_OK;
+  (void)pthread_once(&watch_once, watch_forks);
   tarni_lock_acquire(&registry_lock);
   port_entry *entry = find_entry_locked(parsed.text);
   if (entry != NULL) {

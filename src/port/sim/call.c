@@ -2,6 +2,7 @@
  *
  * What every call of the simulated driver begins and ends with: the lock, the call's cost on the
  * virtual clock, the fault plan, the sticky error. Owns the lock, the world and the price list. */
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "port/sim/sim.h"
@@ -12,6 +13,21 @@
 #undef tarni_sim_misuse
 
 static tarni_lock sim_lock = TARNI_LOCK_INIT(TARNI_RANK_SIM);
+static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
+
+/* The lock may be held by a thread that the child does not have. The devices are its parent's, and
+ * refused to it; it may open others. */
+static void free_lock_in_child(void) {
+  tarni_lock_init(&sim_lock, TARNI_RANK_SIM);
+}
+
+static void watch_forks(void) {
+  (void)pthread_atfork(NULL, NULL, free_lock_in_child);
+}
+
+void tarni_sim_watch_forks(void) {
+  (void)pthread_once(&watch_once, watch_forks);
+}
 
 sim_world tarni_sim_world;
 

@@ -45,6 +45,7 @@ static tarn_status no_memory(const char *options) {
 
 /* Makes what an open device has from the start, or nothing. */
 static bool device_start(sim_device *device) {
+  tarni_sim_watch_forks();
   device->file = tarni_sim_bytes_file();
   if (device->file < 0) {
     return false;

@@ -274,6 +274,7 @@ tarn_status tarni_sim_config_parse(const char *options, sim_config *config);
  * The size is only for the error. */
 tarn_status tarni_sim_begin(sim_device *device, tarn_call call, uint64_t size);
 tarn_status tarni_sim_end(sim_device *device, tarn_status status);
+void tarni_sim_watch_forks(void); /* before the first device */
 void tarni_sim_lock(void);
 void tarni_sim_unlock(void);
 /* Adds what a call costs beyond its base: more mappings than one, and the bytes concerned. */
