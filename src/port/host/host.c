@@ -256,6 +256,7 @@ const tarni_port_table tarni_port_host = {
     .capture_nodes = tarni_host_capture_nodes,
     .node_before = tarni_host_node_before,
     .copy_batch = tarni_host_copy_batch,
+    .thread_mode = tarni_host_thread_mode,
     .now_ns = tarni_host_now_ns,
 };
 
