@@ -105,6 +105,7 @@ static void job_leave(tarni_job *job) {
 /* Waits for what the stream has of it. False: that cannot be proven. */
 static bool marks_wait(const tarni_job *job) {
   const uint32_t last = (job->first_mark + job->n_marks - 1) % TARNI_SLOTS_MAX;
+  TARNI_RELAXED(job->copier->port);
   return job->n_marks == 0 ||
          tarni_port_event_sync(job->copier->port, job->marks[last]->event) == TARN_OK;
 }
@@ -267,6 +268,7 @@ static tarn_status take_step_locked(tarni_job *job, job_step step, uint32_t piec
     tarni_job_copy(job, piece);
   } else {
     const tarni_event event = job->marks[job->first_mark]->event;
+    TARNI_RELAXED(copier->port);
     status = may_wait ? tarni_port_event_sync(copier->port, event)
                       : tarni_port_event_query(copier->port, event);
   }
