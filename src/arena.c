@@ -41,13 +41,20 @@ static tarn_status space_reserve(tarn_arena *arena) {
   return status;
 }
 
+static bool is_in_block(tarn_heap *heap, tarn_ptr address) {
+  tarni_block block = {0};
+  tarni_lock_acquire(&heap->lock);
+  const bool is = tarni_block_find_locked(heap, address - heap->base, &block);
+  tarni_lock_release(&heap->lock);
+  return is;
+}
+
 /* Memory of the caller's. A block of this heap keeps its first bytes to itself, so that its own
  * address and that of the arena's first block are two. */
 static tarn_status memory_take(tarn_arena *arena, const tarn_arena_config *config,
                                const char *operation) {
-  const tarn_heap *heap = arena->heap;
   uint64_t base, end;
-  const bool is_heaps = config->memory - heap->base < heap->size;
+  const bool is_heaps = is_in_block(arena->heap, config->memory);
   if (!tarni_add(config->memory, config->memory_bytes, &end) ||
       !tarni_align_up_checked(config->memory + is_heaps, TARNI_ARENA_GRANULE, &base) ||
       base >= end || end - base < TARNI_ARENA_GRANULE) {
@@ -72,6 +79,13 @@ static tarn_status arena_open(tarn_arena *arena, const tarn_arena_config *config
   }
   if (config->memory != 0) {
     return memory_take(arena, config, operation);
+  }
+  if (!heap->port->device.has_vmm) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    return tarni_fail(TARN_UNSUPPORTED, operation, &facts,
+                      "Give the arena memory of the program's (tarn_arena_config.memory), or use a "
+                      "driver with virtual memory management.",
+                      "%s has no virtual memory management", heap->port->device.name);
   }
   const uint64_t total = heap->port->device.total_bytes;
   arena->limit = config->limit_bytes != 0 ? tarni_min(config->limit_bytes, total) : total;
@@ -286,6 +300,7 @@ void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream) {
   }
   const bool may_wait =
       (status == TARN_HOST_MEMORY || status == TARN_LIMIT) && !tarni_capture_forbids();
+  TARNI_RELAXED(heap->port);
   if (!may_wait || tarni_port_stream_sync(heap->port, stream) != TARN_OK) {
     arena->is_unsure = true;
   }
@@ -566,6 +581,7 @@ static tarn_status content_save(tarn_arena *arena) {
         TARN_HOST_MEMORY, "tarn_arena_sleep", NULL, "Free some host memory, or let the content go.",
         "no host memory for the arena's %llu bytes", (unsigned long long)arena->mapped);
   }
+  TARNI_RELAXED(arena->heap->port);
   const tarn_status status =
       tarni_port_copy_sync(arena->heap->port, (uintptr_t)arena->saved, arena->base, arena->mapped);
   if (status != TARN_OK) {
@@ -621,6 +637,7 @@ tarn_status tarn_arena_wake(tarn_arena *arena) {
     status = arena->saved != NULL ? tarni_capture_allows("tarn_arena_wake") : TARN_OK;
     status = status == TARN_OK ? tarni_arena_grow_held(arena, arena->slept) : status;
     if (status == TARN_OK && arena->saved != NULL) {
+      TARNI_RELAXED(arena->heap->port);
       status = tarni_port_copy_sync(arena->heap->port, arena->base, (uintptr_t)arena->saved,
                                     arena->slept);
     }

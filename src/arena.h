@@ -92,11 +92,12 @@ typedef struct tarni_request {
 } tarni_request;
 
 /* Blocks from before that were freed inside, by the stream that freed them. Their lists go through
- * the heap's own records, so that nothing is allocated (I7). */
+ * the heap's own records, so that nothing is allocated (I7). In a heap of the driver's allocations
+ * all blocks are large ones. */
 typedef struct tarni_deferred {
   tarn_stream stream;
   uint32_t small;    /* offset / 256 + 1, linked through heap->links; 0: none */
-  tarni_index large; /* extent, linked through its `link` */
+  tarni_index large; /* extent, linked through its `link`; or grant */
   tarni_uses *uses;  /* blocks that several streams use */
   uint64_t n_blocks;
 } tarni_deferred;
@@ -242,8 +243,9 @@ void tarni_story_close(tarni_story *story);
 tarn_status tarni_deferred_release_held(tarn_heap *heap, tarni_deferred *deferred);
 void tarni_deferred_give_locked(tarn_heap *heap, tarni_deferred *deferred, tarni_index lane);
 void tarni_deferred_append_locked(tarn_heap *heap, tarni_deferred *to, tarni_deferred *from);
-/* Takes a live block of the heap out of use and adds it. pre: heap->lock is held. */
-void tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t offset);
+/* Takes a live block of the heap out of use and adds it. False: another thread has freed it, which
+ * only a heap of the driver's allocations can tell. */
+bool tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t offset);
 
 /* ---- graph.c ---- */
 void tarni_graph_add_held(tarn_graph *graph);
@@ -257,7 +259,5 @@ void tarni_graphs_reap_held(tarn_heap *heap);
 void tarni_strict_add(tarn_capture *capture);
 void tarni_strict_remove(tarn_capture *capture);
 const void *tarni_strict_thread(void);
-/* TARN_CAPTURE where a call that needs the driver would break a capture. */
-tarn_status tarni_capture_allows(const char *operation);
 
 #endif

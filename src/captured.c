@@ -114,14 +114,15 @@ static tarni_deferred *deferred_for(tarn_capture *capture, tarn_stream stream) {
 bool tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   tarni_lock_acquire(&heap->capture);
   tarn_capture *capture = tarni_capture_freeing_held(heap, stream);
+  bool is_deferred = false;
   if (capture != NULL) {
     tarni_deferred *deferred = deferred_for(capture, stream);
     tarni_lock_acquire(&heap->lock);
-    tarni_deferred_add_locked(heap, deferred, offset);
+    is_deferred = tarni_deferred_add_locked(heap, deferred, offset);
     tarni_lock_release(&heap->lock);
   }
   tarni_lock_release(&heap->capture);
-  return capture != NULL;
+  return is_deferred;
 }
 
 static tarn_status arena_refuse(const tarn_arena *arena, uint64_t offset, const char *operation) {

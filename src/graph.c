@@ -117,6 +117,7 @@ static tarn_status graph_launch_held(tarn_graph *graph, tarn_stream stream) {
   TARN_TRY(tarni_lane_find(graph->heap, stream, &lane));
   if (graph->exec == NULL) {
     TARN_TRY(tarni_capture_allows("tarn_graph_launch")); /* it would break somebody's capture */
+    TARNI_RELAXED(port);
     TARN_TRY(tarni_port_graph_instantiate(port, graph->handle, &graph->exec));
   }
   TARN_TRY(arena_await_held(graph, lane));
@@ -169,24 +170,16 @@ tarn_status tarn_graph_launched(tarn_graph *graph, tarn_stream stream) {
 
 /* ---- What it holds ---- */
 
-static bool block_is_live(tarn_heap *heap, uint64_t offset) {
-  tarni_block block = {0};
-  tarni_lock_acquire(&heap->lock);
-  const bool is_live =
-      tarni_block_find_locked(heap, offset, &block) && block.is_live && block.offset == offset;
-  tarni_lock_release(&heap->lock);
-  return is_live;
-}
-
 tarn_status tarn_graph_hold(tarn_graph *graph, tarn_ptr block, tarn_stream stream) {
   TARN_TRY(graph_given(graph, "tarn_graph_hold"));
   tarn_heap *heap = graph->heap;
   const uint64_t offset = block - heap->base;
-  if (!block_is_live(heap, offset)) {
+  if (!tarni_block_is_live(heap, offset)) {
     return tarni_block_refuse(heap, block, "tarn_graph_hold");
   }
   tarni_lock_acquire(&heap->capture);
   tarni_index lane;
+  bool is_added = true;
   const bool has_room = launched_room(graph);
   tarn_status status =
       has_room ? tarni_lane_find(heap, stream, &lane)
@@ -195,11 +188,11 @@ tarn_status tarn_graph_hold(tarn_graph *graph, tarn_ptr block, tarn_stream strea
   if (status == TARN_OK) {
     launched_add(graph, lane);
     tarni_lock_acquire(&heap->lock);
-    tarni_deferred_add_locked(heap, &graph->held, offset);
+    is_added = tarni_deferred_add_locked(heap, &graph->held, offset);
     tarni_lock_release(&heap->lock);
   }
   tarni_lock_release(&heap->capture);
-  return status;
+  return is_added ? status : tarni_block_refuse(heap, block, "tarn_graph_hold");
 }
 
 void *tarn_graph_handle(tarn_graph *graph) {
