@@ -23,6 +23,7 @@ static void arena_free(tarn_arena *arena) {
   tarni_pieces_close(arena);
   free(arena->chunks);
   free(arena->tickets);
+  free(arena->fresh);
   free(arena->saved);
   free(arena);
 }
@@ -63,6 +64,14 @@ static tarn_status memory_take(tarn_arena *arena, const tarn_arena_config *confi
                       "%llu bytes at 0x%llx are no memory for an arena",
                       (unsigned long long)config->memory_bytes, (unsigned long long)config->memory);
   }
+  for (const tarn_arena *other = arena->heap->arenas; other != NULL; other = other->next) {
+    if (base < other->base + other->limit && other->base < end) {
+      return tarni_fail(
+          TARN_BUSY, operation, NULL, "Destroy that arena and its graphs first, or use it.",
+          "%llu bytes at 0x%llx are an arena's already", (unsigned long long)config->memory_bytes,
+          (unsigned long long)config->memory);
+    }
+  }
   arena->base = base;
   arena->limit = end - base;
   arena->mapped = arena->limit;
@@ -73,7 +82,8 @@ static tarn_status arena_open(tarn_arena *arena, const tarn_arena_config *config
                               const char *operation) {
   tarn_heap *heap = arena->heap;
   arena->tickets = calloc(heap->max_lanes, sizeof(*arena->tickets));
-  if (arena->tickets == NULL || !tarni_piece_room_held(arena)) {
+  arena->fresh = calloc(heap->max_lanes, sizeof(*arena->fresh));
+  if (arena->tickets == NULL || arena->fresh == NULL || !tarni_piece_room_held(arena)) {
     return tarni_fail(TARN_HOST_MEMORY, operation, NULL, "Free some host memory.",
                       "no host memory for an arena's tables");
   }
@@ -265,11 +275,14 @@ tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end) {
 
 /* ---- What must be complete ---- */
 
-void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane) {
-  tarn_heap *heap = arena->heap;
+static void lane_note(tarn_heap *heap, uint64_t *tickets, tarni_index lane) {
   tarni_lock_acquire(&heap->lock);
-  arena->tickets[lane] = tarni_ticket_locked(heap, lane);
+  tickets[lane] = tarni_ticket_locked(heap, lane);
   tarni_lock_release(&heap->lock);
+}
+
+void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane) {
+  lane_note(arena->heap, arena->tickets, lane);
 }
 
 /* Whether the stream is one that tarn has begun to capture: what it was given before has its fence
@@ -279,8 +292,9 @@ static bool was_fenced(tarn_heap *heap, tarn_stream stream) {
   return capture != NULL && capture->stream == stream && !capture->config.is_adopted;
 }
 
-void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream) {
+void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fresh) {
   tarn_heap *heap = arena->heap;
+  uint64_t *tickets = is_fresh ? arena->fresh : arena->tickets;
   tarni_index lane;
   const tarn_status status = tarni_lane_find(heap, stream, &lane);
   if (status != TARN_OK) { /* it cannot be asked, but what it was given before may go on */
@@ -288,13 +302,13 @@ void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream) {
   }
   if (status == TARN_CAPTURE && lane != TARNI_LANE_COMMON && was_fenced(heap, stream)) {
     tarni_lock_acquire(&heap->lock);
-    arena->tickets[lane] = heap->lanes[lane].ticket;
+    tickets[lane] = heap->lanes[lane].ticket;
     tarni_lock_release(&heap->lock);
     return;
   }
   if (status == TARN_OK || status == TARN_CAPTURE || lane != TARNI_LANE_COMMON) {
     if (lane != TARNI_LANE_COMMON) {
-      tarni_arena_ticket_lane_held(arena, lane);
+      lane_note(heap, tickets, lane);
     }
     return;
   }
@@ -306,11 +320,15 @@ void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream) {
   }
 }
 
+static uint64_t ticket_of(const tarn_arena *arena, tarni_index lane) {
+  return tarni_max(arena->tickets[lane], arena->fresh[lane]);
+}
+
 /* The next lane from `lane` on whose ticket is not known to be complete; 0: none. */
 static tarni_index lane_open_from(tarn_arena *arena, tarni_index lane) {
   tarn_heap *heap = arena->heap;
   tarni_lock_acquire(&heap->lock);
-  while (lane < heap->n_lanes && arena->tickets[lane] <= heap->lanes[lane].complete) {
+  while (lane < heap->n_lanes && ticket_of(arena, lane) <= heap->lanes[lane].complete) {
     lane++;
   }
   const tarni_index found = lane < heap->n_lanes ? lane : 0;
@@ -323,11 +341,25 @@ static tarn_status arena_fence_grow(tarn_arena *arena) {
   tarn_status status = TARN_OK;
   for (tarni_index lane = lane_open_from(arena, 1); lane != 0;
        lane = lane_open_from(arena, lane + 1)) {
-    const tarni_order order = {.n = 1, .at = {{.lane = lane, .ticket = arena->tickets[lane]}}};
+    const tarni_order order = {.n = 1, .at = {{.lane = lane, .ticket = ticket_of(arena, lane)}}};
     const tarn_status fenced = tarni_order_fence_grow(arena->heap, &order);
     status = status == TARN_OK ? fenced : status;
   }
   return status;
+}
+
+void tarni_arena_settle_held(tarn_arena *arena) {
+  tarn_heap *heap = arena->heap;
+  tarni_lock_acquire(&heap->lock);
+  const uint32_t n_lanes = heap->n_lanes;
+  tarni_lock_release(&heap->lock);
+  for (tarni_index lane = 1; lane < n_lanes; lane++) {
+    arena->tickets[lane] = ticket_of(arena, lane);
+    arena->fresh[lane] = 0;
+  }
+  tarni_lock_acquire(&heap->grow);
+  (void)arena_fence_grow(arena); /* what cannot be recorded now is tried again when it is needed */
+  tarni_lock_release(&heap->grow);
 }
 
 bool tarni_arena_is_done_held(tarn_arena *arena) {

@@ -80,7 +80,10 @@ struct tarn_arena {
   uint64_t mapped;   /* bytes from the base that are READY */
   void *saved;       /* the content of a sleeping one; NULL: it is lost */
   uint64_t slept;    /* how much it had */
-  uint64_t *tickets; /* by lane: what must be complete before the memory goes */
+  uint64_t *tickets; /* by lane: what must be complete before the memory goes, and before a graph
+                        is launched */
+  uint64_t *fresh;   /* likewise, of blocks that the capture which goes on has made and freed: no
+                        graph that can be launched by now has to wait for them */
 };
 
 /* ---- Captures ---- */
@@ -175,9 +178,12 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end);
 tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes);
 /* Gives the memory behind `end` back, where a whole chunk lies there. pre: nothing uses it. */
 tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end);
-/* Notes that work which the stream was given so far uses the arena's memory. */
-void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream);
+/* Notes that work which the stream was given so far uses the arena's memory. is_fresh: a block that
+ * the capture has made itself, and the stream is in the capture. */
+void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fresh);
 void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane);
+/* A capture is over: its streams can be given their fences, before another one has them. */
+void tarni_arena_settle_held(tarn_arena *arena);
 /* Whether all such work is known to be complete. */
 bool tarni_arena_is_done_held(tarn_arena *arena);
 /* Waits for it, on the host. */

@@ -376,6 +376,7 @@ void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
   tarn_arena *arena = capture->arena;
   withdraw_held(capture);
   tarni_pieces_settle_held(arena);
+  tarni_arena_settle_held(arena);
   tarn_graph *graph = capture->graph;
   capture->graph = NULL;
   if (is_kept) {

@@ -168,12 +168,14 @@ static void block_give_held(tarn_arena *arena, uint32_t index, tarn_stream strea
   tarn_capture *capture = arena->capture;
   const tarni_piece *piece = &arena->pieces[index];
   const tarn_capture *of_stream = tarni_capture_freeing_held(heap, stream);
+  const bool is_inside =
+      capture != NULL && of_stream == capture && piece->request != TARNI_PIECE_NONE;
   uint32_t stamp = capture != NULL ? TARNI_REACH_NEVER : TARNI_REACH_ALWAYS;
-  if (capture != NULL && of_stream == capture && piece->request != TARNI_PIECE_NONE) {
+  if (is_inside) {
     stamp = stamp_of_free(capture, piece, stream);
   }
   note_uses_held(arena, piece);
-  tarni_arena_ticket_held(arena, stream);
+  tarni_arena_ticket_held(arena, stream, is_inside);
   if (capture != NULL && piece->request != TARNI_PIECE_NONE) {
     tarni_story_free(&capture->story, piece->request, stamp);
   }
