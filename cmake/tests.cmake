@@ -98,6 +98,22 @@ foreach(label IN LISTS test_labels)
   endforeach()
 endforeach()
 
+# Captures are the same on every heap: their tests run on those of the driver's own allocations, too.
+foreach(setting PRESET=exact-pool PRESET=power-buckets ROUNDING=exact)
+  string(REGEX REPLACE ".*=" "" setting_name ${setting})
+  set(tests_of_captures unit.capture unit.capture_launch unit.capture_defects unit.arena
+    stress.capture_threads)
+  if(setting MATCHES PRESET) # they take their time, and the third one has nothing of its own
+    list(APPEND tests_of_captures fault.capture_fault)
+  endif()
+  foreach(test IN LISTS tests_of_captures)
+    string(REPLACE "." "_test_" program ${test})
+    string(REGEX REPLACE "[.].*" "" label ${test})
+    tarn_add_test(${test}.${setting_name} ${label} ${CMAKE_COMMAND} -E env TARN_${setting}
+      $<TARGET_FILE:${program}>)
+  endforeach()
+endforeach()
+
 # Each tests/fuzz/fuzz_*.c is a program of libFuzzer, in the fuzz profile only.
 if(TARN_PROFILE STREQUAL "fuzz")
   file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/fuzz/fuzz_*.c)

@@ -23,6 +23,7 @@ static void arena_free(tarn_arena *arena) {
   tarni_pieces_close(arena);
   free(arena->chunks);
   free(arena->tickets);
+  free(arena->fresh);
   free(arena->saved);
   free(arena);
 }
@@ -41,13 +42,20 @@ static tarn_status space_reserve(tarn_arena *arena) {
   return status;
 }
 
+static bool is_in_block(tarn_heap *heap, tarn_ptr address) {
+  tarni_block block = {0};
+  tarni_lock_acquire(&heap->lock);
+  const bool is = tarni_block_find_locked(heap, address - heap->base, &block);
+  tarni_lock_release(&heap->lock);
+  return is;
+}
+
 /* Memory of the caller's. A block of this heap keeps its first bytes to itself, so that its own
  * address and that of the arena's first block are two. */
 static tarn_status memory_take(tarn_arena *arena, const tarn_arena_config *config,
                                const char *operation) {
-  const tarn_heap *heap = arena->heap;
   uint64_t base, end;
-  const bool is_heaps = config->memory - heap->base < heap->size;
+  const bool is_heaps = is_in_block(arena->heap, config->memory);
   if (!tarni_add(config->memory, config->memory_bytes, &end) ||
       !tarni_align_up_checked(config->memory + is_heaps, TARNI_ARENA_GRANULE, &base) ||
       base >= end || end - base < TARNI_ARENA_GRANULE) {
@@ -55,6 +63,14 @@ static tarn_status memory_take(tarn_arena *arena, const tarn_arena_config *confi
                       "Pass the address and the size of memory that holds a block of 256 bytes.",
                       "%llu bytes at 0x%llx are no memory for an arena",
                       (unsigned long long)config->memory_bytes, (unsigned long long)config->memory);
+  }
+  for (const tarn_arena *other = arena->heap->arenas; other != NULL; other = other->next) {
+    if (base < other->base + other->limit && other->base < end) {
+      return tarni_fail(
+          TARN_BUSY, operation, NULL, "Destroy that arena and its graphs first, or use it.",
+          "%llu bytes at 0x%llx are an arena's already", (unsigned long long)config->memory_bytes,
+          (unsigned long long)config->memory);
+    }
   }
   arena->base = base;
   arena->limit = end - base;
@@ -66,12 +82,20 @@ static tarn_status arena_open(tarn_arena *arena, const tarn_arena_config *config
                               const char *operation) {
   tarn_heap *heap = arena->heap;
   arena->tickets = calloc(heap->max_lanes, sizeof(*arena->tickets));
-  if (arena->tickets == NULL || !tarni_piece_room_held(arena)) {
+  arena->fresh = calloc(heap->max_lanes, sizeof(*arena->fresh));
+  if (arena->tickets == NULL || arena->fresh == NULL || !tarni_piece_room_held(arena)) {
     return tarni_fail(TARN_HOST_MEMORY, operation, NULL, "Free some host memory.",
                       "no host memory for an arena's tables");
   }
   if (config->memory != 0) {
     return memory_take(arena, config, operation);
+  }
+  if (!heap->port->device.has_vmm) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    return tarni_fail(TARN_UNSUPPORTED, operation, &facts,
+                      "Give the arena memory of the program's (tarn_arena_config.memory), or use a "
+                      "driver with virtual memory management.",
+                      "%s has no virtual memory management", heap->port->device.name);
   }
   const uint64_t total = heap->port->device.total_bytes;
   arena->limit = config->limit_bytes != 0 ? tarni_min(config->limit_bytes, total) : total;
@@ -251,11 +275,14 @@ tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end) {
 
 /* ---- What must be complete ---- */
 
-void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane) {
-  tarn_heap *heap = arena->heap;
+static void lane_note(tarn_heap *heap, uint64_t *tickets, tarni_index lane) {
   tarni_lock_acquire(&heap->lock);
-  arena->tickets[lane] = tarni_ticket_locked(heap, lane);
+  tickets[lane] = tarni_ticket_locked(heap, lane);
   tarni_lock_release(&heap->lock);
+}
+
+void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane) {
+  lane_note(arena->heap, arena->tickets, lane);
 }
 
 /* Whether the stream is one that tarn has begun to capture: what it was given before has its fence
@@ -265,8 +292,9 @@ static bool was_fenced(tarn_heap *heap, tarn_stream stream) {
   return capture != NULL && capture->stream == stream && !capture->config.is_adopted;
 }
 
-void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream) {
+void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fresh) {
   tarn_heap *heap = arena->heap;
+  uint64_t *tickets = is_fresh ? arena->fresh : arena->tickets;
   tarni_index lane;
   const tarn_status status = tarni_lane_find(heap, stream, &lane);
   if (status != TARN_OK) { /* it cannot be asked, but what it was given before may go on */
@@ -274,28 +302,33 @@ void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream) {
   }
   if (status == TARN_CAPTURE && lane != TARNI_LANE_COMMON && was_fenced(heap, stream)) {
     tarni_lock_acquire(&heap->lock);
-    arena->tickets[lane] = heap->lanes[lane].ticket;
+    tickets[lane] = heap->lanes[lane].ticket;
     tarni_lock_release(&heap->lock);
     return;
   }
   if (status == TARN_OK || status == TARN_CAPTURE || lane != TARNI_LANE_COMMON) {
     if (lane != TARNI_LANE_COMMON) {
-      tarni_arena_ticket_lane_held(arena, lane);
+      lane_note(heap, tickets, lane);
     }
     return;
   }
   const bool may_wait =
       (status == TARN_HOST_MEMORY || status == TARN_LIMIT) && !tarni_capture_forbids();
+  TARNI_RELAXED(heap->port);
   if (!may_wait || tarni_port_stream_sync(heap->port, stream) != TARN_OK) {
     arena->is_unsure = true;
   }
+}
+
+static uint64_t ticket_of(const tarn_arena *arena, tarni_index lane) {
+  return tarni_max(arena->tickets[lane], arena->fresh[lane]);
 }
 
 /* The next lane from `lane` on whose ticket is not known to be complete; 0: none. */
 static tarni_index lane_open_from(tarn_arena *arena, tarni_index lane) {
   tarn_heap *heap = arena->heap;
   tarni_lock_acquire(&heap->lock);
-  while (lane < heap->n_lanes && arena->tickets[lane] <= heap->lanes[lane].complete) {
+  while (lane < heap->n_lanes && ticket_of(arena, lane) <= heap->lanes[lane].complete) {
     lane++;
   }
   const tarni_index found = lane < heap->n_lanes ? lane : 0;
@@ -308,11 +341,25 @@ static tarn_status arena_fence_grow(tarn_arena *arena) {
   tarn_status status = TARN_OK;
   for (tarni_index lane = lane_open_from(arena, 1); lane != 0;
        lane = lane_open_from(arena, lane + 1)) {
-    const tarni_order order = {.n = 1, .at = {{.lane = lane, .ticket = arena->tickets[lane]}}};
+    const tarni_order order = {.n = 1, .at = {{.lane = lane, .ticket = ticket_of(arena, lane)}}};
     const tarn_status fenced = tarni_order_fence_grow(arena->heap, &order);
     status = status == TARN_OK ? fenced : status;
   }
   return status;
+}
+
+void tarni_arena_settle_held(tarn_arena *arena) {
+  tarn_heap *heap = arena->heap;
+  tarni_lock_acquire(&heap->lock);
+  const uint32_t n_lanes = heap->n_lanes;
+  tarni_lock_release(&heap->lock);
+  for (tarni_index lane = 1; lane < n_lanes; lane++) {
+    arena->tickets[lane] = ticket_of(arena, lane);
+    arena->fresh[lane] = 0;
+  }
+  tarni_lock_acquire(&heap->grow);
+  (void)arena_fence_grow(arena); /* what cannot be recorded now is tried again when it is needed */
+  tarni_lock_release(&heap->grow);
 }
 
 bool tarni_arena_is_done_held(tarn_arena *arena) {
@@ -566,6 +613,7 @@ static tarn_status content_save(tarn_arena *arena) {
         TARN_HOST_MEMORY, "tarn_arena_sleep", NULL, "Free some host memory, or let the content go.",
         "no host memory for the arena's %llu bytes", (unsigned long long)arena->mapped);
   }
+  TARNI_RELAXED(arena->heap->port);
   const tarn_status status =
       tarni_port_copy_sync(arena->heap->port, (uintptr_t)arena->saved, arena->base, arena->mapped);
   if (status != TARN_OK) {
@@ -621,6 +669,7 @@ tarn_status tarn_arena_wake(tarn_arena *arena) {
     status = arena->saved != NULL ? tarni_capture_allows("tarn_arena_wake") : TARN_OK;
     status = status == TARN_OK ? tarni_arena_grow_held(arena, arena->slept) : status;
     if (status == TARN_OK && arena->saved != NULL) {
+      TARNI_RELAXED(arena->heap->port);
       status = tarni_port_copy_sync(arena->heap->port, arena->base, (uintptr_t)arena->saved,
                                     arena->slept);
     }

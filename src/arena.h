@@ -80,7 +80,10 @@ struct tarn_arena {
   uint64_t mapped;   /* bytes from the base that are READY */
   void *saved;       /* the content of a sleeping one; NULL: it is lost */
   uint64_t slept;    /* how much it had */
-  uint64_t *tickets; /* by lane: what must be complete before the memory goes */
+  uint64_t *tickets; /* by lane: what must be complete before the memory goes, and before a graph
+                        is launched */
+  uint64_t *fresh;   /* likewise, of blocks that the capture which goes on has made and freed: no
+                        graph that can be launched by now has to wait for them */
 };
 
 /* ---- Captures ---- */
@@ -92,11 +95,12 @@ typedef struct tarni_request {
 } tarni_request;
 
 /* Blocks from before that were freed inside, by the stream that freed them. Their lists go through
- * the heap's own records, so that nothing is allocated (I7). */
+ * the heap's own records, so that nothing is allocated (I7). In a heap of the driver's allocations
+ * all blocks are large ones. */
 typedef struct tarni_deferred {
   tarn_stream stream;
   uint32_t small;    /* offset / 256 + 1, linked through heap->links; 0: none */
-  tarni_index large; /* extent, linked through its `link` */
+  tarni_index large; /* extent, linked through its `link`; or grant */
   tarni_uses *uses;  /* blocks that several streams use */
   uint64_t n_blocks;
 } tarni_deferred;
@@ -174,9 +178,12 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end);
 tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes);
 /* Gives the memory behind `end` back, where a whole chunk lies there. pre: nothing uses it. */
 tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end);
-/* Notes that work which the stream was given so far uses the arena's memory. */
-void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream);
+/* Notes that work which the stream was given so far uses the arena's memory. is_fresh: a block that
+ * the capture has made itself, and the stream is in the capture. */
+void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fresh);
 void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane);
+/* A capture is over: its streams can be given their fences, before another one has them. */
+void tarni_arena_settle_held(tarn_arena *arena);
 /* Whether all such work is known to be complete. */
 bool tarni_arena_is_done_held(tarn_arena *arena);
 /* Waits for it, on the host. */
@@ -242,8 +249,9 @@ void tarni_story_close(tarni_story *story);
 tarn_status tarni_deferred_release_held(tarn_heap *heap, tarni_deferred *deferred);
 void tarni_deferred_give_locked(tarn_heap *heap, tarni_deferred *deferred, tarni_index lane);
 void tarni_deferred_append_locked(tarn_heap *heap, tarni_deferred *to, tarni_deferred *from);
-/* Takes a live block of the heap out of use and adds it. pre: heap->lock is held. */
-void tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t offset);
+/* Takes a live block of the heap out of use and adds it. False: another thread has freed it, which
+ * only a heap of the driver's allocations can tell. */
+bool tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t offset);
 
 /* ---- graph.c ---- */
 void tarni_graph_add_held(tarn_graph *graph);
@@ -257,7 +265,5 @@ void tarni_graphs_reap_held(tarn_heap *heap);
 void tarni_strict_add(tarn_capture *capture);
 void tarni_strict_remove(tarn_capture *capture);
 const void *tarni_strict_thread(void);
-/* TARN_CAPTURE where a call that needs the driver would break a capture. */
-tarn_status tarni_capture_allows(const char *operation);
 
 #endif

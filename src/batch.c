@@ -172,6 +172,7 @@ tarn_status tarni_batch_given(const tarn_batch *batch, const char *operation) {
 static void outputs_settle(tarn_batch *batch) {
   tarni_transfers *table = &batch->outputs;
   const bool is_pending = batch->is_fetched && !batch->is_complete;
+  TARNI_RELAXED(batch->copier->port);
   if (is_pending && tarni_port_event_sync(batch->copier->port, batch->mark->event) != TARN_OK) {
     while (table->slabs != NULL) {
       tarni_staging *slab = table->slabs;

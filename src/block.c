@@ -33,6 +33,15 @@ bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block
   return true;
 }
 
+bool tarni_block_is_live(tarn_heap *heap, uint64_t offset) {
+  tarni_block block = {0};
+  tarni_lock_acquire(&heap->lock);
+  const bool is_live =
+      tarni_block_find_locked(heap, offset, &block) && block.is_live && block.offset == offset;
+  tarni_lock_release(&heap->lock);
+  return is_live;
+}
+
 bool tarni_block_size_of(const tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                          uint64_t *size) {
   if (heap->buckets != NULL) {

@@ -175,7 +175,7 @@ uint64_t tarni_bucket_evict_locked(tarn_heap *heap, uint64_t bytes, bool may_wai
 
 static bool is_usable_by(const tarn_heap *heap, const tarni_grant *grant, tarni_index lane,
                          bool may_wait) {
-  return may_wait ? !tarni_order_is_lost_locked(heap, &grant->order)
+  return may_wait ? !tarni_order_is_out_locked(heap, &grant->order)
                   : tarni_order_is_met_locked(heap, &grant->order, lane);
 }
 
@@ -287,6 +287,11 @@ static tarni_grant *live_at_locked(const tarn_heap *heap, tarn_ptr block, tarni_
   return *index != 0 && grant->state == TARNI_GRANT_LIVE && grant->address == block ? grant : NULL;
 }
 
+static void count_free_locked(tarn_heap *heap, const tarni_grant *grant) {
+  tarni_grant_counts(heap, grant->bytes)->frees++;
+  tarni_grant_counts(heap, grant->bytes)->free_bytes += grant->bytes;
+}
+
 /* The lane that a block is freed in. Where there is no room for one the stream is waited for: then
  * the block is everybody's. */
 static tarn_status lane_of_free(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
@@ -295,14 +300,12 @@ static tarn_status lane_of_free(tarn_heap *heap, tarn_stream stream, tarni_index
     return status;
   }
   *lane = TARNI_LANE_COMMON;
+  TARNI_RELAXED(heap->port);
   return tarni_port_stream_sync(heap->port, stream);
 }
 
 /* Gives back what is doomed, if nobody else is at the driver. */
 static void reap_doomed(tarn_heap *heap) {
-  if (heap->buckets->settings.backing == TARN_BACKING_PLAIN && tarni_capture_forbids()) {
-    return; /* it would be broken by giving back plain memory */
-  }
   if (tarni_lock_try(&heap->grow)) {
     (void)tarni_grants_try_grow(heap); /* what the driver refuses now it may take the next time */
     tarni_lock_release(&heap->grow);
@@ -324,8 +327,7 @@ tarn_status tarni_bucket_free(tarn_heap *heap, tarn_ptr block, tarn_stream strea
   if (grant != NULL && !has_uses) {
     tarni_order order = {0};
     (void)tarni_order_add(&order, lane, tarni_ticket_locked(heap, lane));
-    tarni_grant_counts(heap, grant->bytes)->frees++;
-    tarni_grant_counts(heap, grant->bytes)->free_bytes += grant->bytes;
+    count_free_locked(heap, grant);
     tarni_bucket_keep_locked(heap, index, &order);
   }
   const bool is_full = heap->buckets->n_doomed != 0;
@@ -347,8 +349,21 @@ uint64_t tarni_bucket_pend_locked(tarn_heap *heap, tarn_ptr block) {
   }
   grant->state = TARNI_GRANT_PENDING;
   grant->has_uses = false;
-  tarni_grant_counts(heap, grant->bytes)->frees++;
-  tarni_grant_counts(heap, grant->bytes)->free_bytes += grant->bytes;
+  count_free_locked(heap, grant);
+  return grant->bytes;
+}
+
+uint64_t tarni_bucket_defer_locked(tarn_heap *heap, tarn_ptr block, tarni_index *first) {
+  tarni_index index;
+  tarni_grant *grant = live_at_locked(heap, block, &index);
+  if (grant == NULL) {
+    return 0;
+  }
+  tarn_assert(!grant->has_uses);
+  count_free_locked(heap, grant);
+  grant->state = TARNI_GRANT_DEFERRED;
+  grant->newer[TARNI_BY_AGE] = *first;
+  *first = index;
   return grant->bytes;
 }
 
@@ -418,6 +433,7 @@ tarn_status tarni_buckets_open(tarn_heap *heap, const tarni_settings *settings) 
                       "no host memory for the tables of a heap's buckets");
   }
   if (settings->backing == TARN_BACKING_POOL) {
+    TARNI_RELAXED(heap->port);
     return tarni_port_pool_create(heap->port, settings->pool_threshold, &buckets->pool);
   }
   return TARN_OK;

@@ -87,7 +87,7 @@ static tarn_status check_sizes(const tarn_heap *heap, const bucket_audit *sum) {
   return tarni_audit_compare("grants of all sizes", n_grants, n_all - sum->n_loose);
 }
 
-static tarn_status check_lists(const tarn_heap *heap, const bucket_audit *sum) {
+static tarn_status check_lists(tarn_heap *heap, const bucket_audit *sum) {
   const tarni_buckets *buckets = heap->buckets;
   uint64_t n_cached, n_doomed, pending = 0;
   TARN_TRY(check_list(buckets, &buckets->cached, TARNI_BY_AGE, TARNI_GRANT_CACHED, &n_cached));
@@ -102,7 +102,8 @@ static tarn_status check_lists(const tarn_heap *heap, const bucket_audit *sum) {
                                  buckets->grants[index].state));
     pending += uses->bytes;
   }
-  return tarni_audit_compare("bytes of pending blocks", pending, sum->bytes[TARNI_GRANT_PENDING]);
+  return tarni_audit_compare("bytes of pending blocks", pending + tarni_deferred_see_locked(heap),
+                             sum->bytes[TARNI_GRANT_PENDING] + sum->bytes[TARNI_GRANT_DEFERRED]);
 }
 
 tarn_status tarni_bucket_check_locked(tarn_heap *heap) {
@@ -114,7 +115,8 @@ tarn_status tarni_bucket_check_locked(tarn_heap *heap) {
   TARN_TRY(tarni_audit_uses(heap, sum.n_marked));
   TARN_TRY(tarni_audit_lanes(heap));
   const uint64_t doomed = sum.bytes[TARNI_GRANT_DOOMED];
-  const uint64_t pending = sum.bytes[TARNI_GRANT_PENDING] + doomed;
+  const uint64_t pending =
+      sum.bytes[TARNI_GRANT_PENDING] + sum.bytes[TARNI_GRANT_DEFERRED] + doomed;
   const tarn_heap_stats stats = tarni_stats_locked(heap);
   TARN_TRY(tarni_audit_compare("live bytes", stats.live_bytes, sum.bytes[TARNI_GRANT_LIVE]));
   TARN_TRY(tarni_audit_compare("live blocks", stats.live_blocks, sum.n_grants[TARNI_GRANT_LIVE]));
@@ -125,6 +127,6 @@ tarn_status tarni_bucket_check_locked(tarn_heap *heap) {
   TARN_TRY(tarni_audit_compare("doomed bytes", buckets->doomed_bytes, doomed));
   TARN_TRY(tarni_audit_compare("pending bytes", stats.pending_bytes, pending));
   TARN_TRY(tarni_audit_compare("promised bytes", 0, buckets->promised_bytes));
-  return tarni_audit_compare("physical bytes", stats.reserved_bytes,
+  return tarni_audit_compare("physical bytes", stats.reserved_bytes - stats.captured_bytes,
                              stats.live_bytes + stats.cached_bytes + pending);
 }

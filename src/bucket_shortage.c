@@ -94,9 +94,12 @@ static bool find_ready(bucket_search *at) {
   return index != 0;
 }
 
-static tarn_status steal_grant(bucket_search *at) {
+/* Takes one that another stream has freed. *is_captured: that stream is being captured, and is
+ * known to be from now on, so another one can be tried. */
+static tarn_status steal_one(bucket_search *at, bool *is_captured) {
   tarn_heap *heap = at->heap;
   const tarni_bucket_need *need = at->need;
+  *is_captured = false;
   tarni_lock_acquire(&heap->lock);
   const tarni_index index = tarni_bucket_take_locked(heap, need->size, need->lane, true);
   const tarni_order order = heap->buckets->grants[index].order; /* record 0 has none */
@@ -112,6 +115,16 @@ static tarn_status steal_grant(bucket_search *at) {
     tarni_bucket_keep_locked(heap, index, &order);
   }
   tarni_lock_release(&heap->lock);
+  *is_captured = status == TARN_CAPTURE;
+  return status;
+}
+
+static tarn_status steal_grant(bucket_search *at) {
+  bool is_captured = true;
+  tarn_status status = TARN_OK;
+  while (is_captured) {
+    status = steal_one(at, &is_captured);
+  }
   return status;
 }
 
@@ -125,7 +138,7 @@ typedef struct bucket_room {
 static bucket_room room_of(tarn_heap *heap) {
   const uint64_t total = heap->port->device.total_bytes;
   tarni_lock_acquire(&heap->lock);
-  const bucket_room room = {.held = heap->reserved_bytes,
+  const bucket_room room = {.held = tarni_held_bytes_locked(heap),
                             .limit = tarni_min(heap->limit_bytes, total),
                             .is_limited = heap->limit_bytes < total};
   tarni_lock_release(&heap->lock);
@@ -188,7 +201,11 @@ static tarn_status evict_and_make(bucket_search *at, bool may_wait) {
 /* Waits for everything, gives back everything, and tries once more. */
 static tarn_status drain_and_make(bucket_search *at) {
   tarn_heap *heap = at->heap;
-  TARN_TRY(tarni_lanes_finish_grow(heap));
+  const tarn_status finished = tarni_lanes_finish_grow(heap);
+  if (finished == TARN_CAPTURE) {
+    return at->cause.status; /* a capture does not let anything be waited for: there is no more */
+  }
+  TARN_TRY(finished);
   tarni_uses_reap_grow(heap);
   if (find_ready(at)) {
     return TARN_OK;
@@ -229,6 +246,10 @@ static tarn_status climb_from_start(bucket_search *at) {
   if (at->need->size > tarni_max(room.limit, room.held)) {
     return limit_fail(at, &room);
   }
+  TARN_TRY(tarni_shortage_stream_check(heap, at->need->lane));
+  tarni_lock_acquire(&heap->lock);
+  tarni_lanes_ask_again_locked(heap);
+  tarni_lock_release(&heap->lock);
   tarni_shortage_note_grow(heap);
   if (find_ready(at)) {
     return TARN_OK;
@@ -249,6 +270,7 @@ tarn_status tarni_bucket_obtain(tarn_heap *heap, const tarni_bucket_need *need, 
   tarn_status status;
   for (;;) {
     at.trouble.status = TARN_OK;
+    tarni_captures_reap(heap);
     tarni_lock_acquire(&heap->grow);
     status = climb_from_start(&at);
     if (at.is_over) {

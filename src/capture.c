@@ -306,12 +306,6 @@ tarn_status tarn_capture_begin(tarn_heap *heap, const tarn_capture_config *confi
     TARN_TRY(tarni_struct_in(config, &known, sizeof(known), operation));
   }
   TARN_TRY(config_check(&known));
-  if (heap->buckets != NULL || !heap->port->device.has_vmm) {
-    const tarni_facts facts = {.device = heap->port->device.name};
-    return tarni_fail(TARN_UNSUPPORTED, operation, &facts,
-                      "Capture with a heap of backing vmm and rounding classes.",
-                      "the heap's blocks are the driver's own allocations");
-  }
   TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
   const tarn_status status = capture_begin_held(heap, &known, stream, capture);
@@ -346,9 +340,7 @@ static void withdraw_held(tarn_capture *capture) {
   tarni_lock_acquire(&heap->lock);
   atomic_fetch_sub_explicit(&heap->n_captures, 1, memory_order_relaxed);
   tarni_watch_end_locked(heap);
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    heap->lanes[i].is_captured = false; /* who still is will be asked again */
-  }
+  tarni_lanes_ask_again_locked(heap);
   tarni_lock_release(&heap->lock);
 }
 
@@ -384,6 +376,7 @@ void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
   tarn_arena *arena = capture->arena;
   withdraw_held(capture);
   tarni_pieces_settle_held(arena);
+  tarni_arena_settle_held(arena);
   tarn_graph *graph = capture->graph;
   capture->graph = NULL;
   if (is_kept) {

@@ -114,14 +114,15 @@ static tarni_deferred *deferred_for(tarn_capture *capture, tarn_stream stream) {
 bool tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   tarni_lock_acquire(&heap->capture);
   tarn_capture *capture = tarni_capture_freeing_held(heap, stream);
+  bool is_deferred = false;
   if (capture != NULL) {
     tarni_deferred *deferred = deferred_for(capture, stream);
     tarni_lock_acquire(&heap->lock);
-    tarni_deferred_add_locked(heap, deferred, offset);
+    is_deferred = tarni_deferred_add_locked(heap, deferred, offset);
     tarni_lock_release(&heap->lock);
   }
   tarni_lock_release(&heap->capture);
-  return capture != NULL;
+  return is_deferred;
 }
 
 static tarn_status arena_refuse(const tarn_arena *arena, uint64_t offset, const char *operation) {
@@ -167,12 +168,14 @@ static void block_give_held(tarn_arena *arena, uint32_t index, tarn_stream strea
   tarn_capture *capture = arena->capture;
   const tarni_piece *piece = &arena->pieces[index];
   const tarn_capture *of_stream = tarni_capture_freeing_held(heap, stream);
+  const bool is_inside =
+      capture != NULL && of_stream == capture && piece->request != TARNI_PIECE_NONE;
   uint32_t stamp = capture != NULL ? TARNI_REACH_NEVER : TARNI_REACH_ALWAYS;
-  if (capture != NULL && of_stream == capture && piece->request != TARNI_PIECE_NONE) {
+  if (is_inside) {
     stamp = stamp_of_free(capture, piece, stream);
   }
   note_uses_held(arena, piece);
-  tarni_arena_ticket_held(arena, stream);
+  tarni_arena_ticket_held(arena, stream, is_inside);
   if (capture != NULL && piece->request != TARNI_PIECE_NONE) {
     tarni_story_free(&capture->story, piece->request, stamp);
   }

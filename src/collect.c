@@ -17,6 +17,7 @@ static tarn_status outputs_ready(tarn_batch *batch, const char *operation) {
                       "the %u outputs of the batch have not been fetched", batch->outputs.count);
   }
   if (!batch->is_complete) {
+    TARNI_RELAXED(batch->copier->port);
     TARN_TRY(tarni_port_event_sync(batch->copier->port, batch->mark->event));
     batch->is_complete = true;
   }

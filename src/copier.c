@@ -233,6 +233,7 @@ static tarn_status captured_copy(const copy_request *request, bool is_pinned) {
 static tarn_status stream_reach(const copy_request *request) {
   tarni_mark *mark;
   TARN_TRY(tarni_mark_record(request->copier, request->stream, &mark));
+  TARNI_RELAXED(request->copier->port);
   const tarn_status status = tarni_port_event_sync(request->copier->port, mark->event);
   tarni_mark_give(request->copier, mark);
   return status;

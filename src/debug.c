@@ -148,6 +148,7 @@ typedef struct debug_damage { /* bytes that are not what they were filled with *
 static tarn_status range_compare(tarn_heap *heap, uint64_t offset, uint64_t bytes, uint8_t value,
                                  debug_damage *damage) {
   uint8_t *read = heap->debug->read;
+  TARNI_RELAXED(heap->port);
   *damage = (debug_damage){0};
   for (uint64_t done = 0; done < bytes; done += DEBUG_READ) {
     const uint64_t piece = tarni_min(bytes - done, DEBUG_READ);
@@ -230,6 +231,7 @@ static tarn_status guard_look_grow(tarn_heap *heap, const debug_record *record,
   if (damage.n == 0) {
     return TARN_OK;
   }
+  TARNI_RELAXED(heap->port);
   (void)tarni_port_fill_sync(heap->port, heap->base + record->offset + record->requested,
                              DEBUG_GUARD, guard_bytes(record));
   return guard_fail(heap, record, &damage, operation);
@@ -245,6 +247,7 @@ static tarn_status guard_check(tarn_heap *heap, const debug_record *record, tarn
   if (state.status != TARNI_CAPTURE_NONE) {
     return TARN_OK;
   }
+  TARNI_RELAXED(heap->port);
   TARN_TRY(tarni_port_stream_sync(heap->port, stream));
   tarni_lock_acquire(&heap->grow);
   const tarn_status status = guard_look_grow(heap, record, "tarn_free");

@@ -8,7 +8,32 @@
 #include "arena.h"
 #include "base/bits.h"
 
-void tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t offset) {
+/* ---- Large blocks: slabs of one, or grants ---- */
+
+static tarni_index *large_link(tarn_heap *heap, tarni_index index) {
+  return heap->buckets != NULL ? &heap->buckets->grants[index].newer[TARNI_BY_AGE]
+                               : &tarni_extent_at(heap, index)->link;
+}
+
+static uint64_t large_bytes(const tarn_heap *heap, tarni_index index) {
+  return heap->buckets != NULL ? heap->buckets->grants[index].bytes
+                               : tarni_extent_at(heap, index)->size;
+}
+
+/* ---- Adding ---- */
+
+static uint64_t uses_add(tarni_deferred *to, tarni_uses *uses) {
+  uses->next = to->uses;
+  to->uses = uses;
+  return uses->bytes;
+}
+
+static uint64_t grant_take_locked(tarn_heap *heap, tarni_deferred *to, tarn_ptr block) {
+  tarni_uses *uses = tarni_uses_detach_locked(heap, block);
+  return uses != NULL ? uses_add(to, uses) : tarni_bucket_defer_locked(heap, block, &to->large);
+}
+
+static uint64_t slab_take_locked(tarn_heap *heap, tarni_deferred *to, uint64_t offset) {
   tarni_block block = {0};
   (void)tarni_block_find_locked(heap, offset, &block);
   tarni_extent *slab = tarni_extent_at(heap, block.extent);
@@ -16,10 +41,7 @@ void tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t off
   const uint32_t item = (uint32_t)(offset >> 8);
   const bool has_uses = is_small ? (heap->states[item] & TARNI_SMALL_USED) != 0 : slab->has_uses;
   if (has_uses) {
-    tarni_uses *uses = tarni_uses_detach_locked(heap, offset);
-    tarn_assert(uses != NULL);
-    uses->next = to->uses;
-    to->uses = uses;
+    (void)uses_add(to, tarni_uses_detach_locked(heap, offset));
   } else if (is_small) {
     heap->states[item] = 0;
     heap->links[item] = to->small;
@@ -35,10 +57,22 @@ void tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t off
     heap->gone.large[tarni_large_row(block.bytes)].frees++;
     heap->gone.large[tarni_large_row(block.bytes)].free_bytes += block.bytes;
   }
-  tarni_scopes_note_locked(heap, 0, block.bytes);
-  heap->pending_bytes += block.bytes;
-  to->n_blocks++;
+  return block.bytes;
 }
+
+bool tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t offset) {
+  const uint64_t bytes = heap->buckets != NULL ? grant_take_locked(heap, to, offset)
+                                               : slab_take_locked(heap, to, offset);
+  if (bytes == 0) {
+    return false;
+  }
+  tarni_scopes_note_locked(heap, 0, bytes);
+  heap->pending_bytes += bytes;
+  to->n_blocks++;
+  return true;
+}
+
+/* ---- Giving ---- */
 
 static void small_give_locked(tarn_heap *heap, uint32_t item, tarni_index lane) {
   const tarni_index slab = heap->pages[(uint64_t)item << 8 >> TARNI_GRANULE_LOG2];
@@ -50,8 +84,12 @@ static void small_give_locked(tarn_heap *heap, uint32_t item, tarni_index lane) 
 static void large_give_locked(tarn_heap *heap, tarni_index index, tarni_index lane) {
   tarni_order order = {0};
   (void)tarni_order_add(&order, lane, tarni_ticket_locked(heap, lane));
-  heap->pending_bytes -= tarni_extent_at(heap, index)->size;
-  tarni_slab_release_locked(heap, index, &order);
+  heap->pending_bytes -= large_bytes(heap, index);
+  if (heap->buckets != NULL) {
+    tarni_bucket_keep_locked(heap, index, &order);
+  } else {
+    tarni_slab_release_locked(heap, index, &order);
+  }
 }
 
 void tarni_deferred_give_locked(tarn_heap *heap, tarni_deferred *deferred, tarni_index lane) {
@@ -62,7 +100,7 @@ void tarni_deferred_give_locked(tarn_heap *heap, tarni_deferred *deferred, tarni
   }
   while (deferred->large != 0) {
     const tarni_index index = deferred->large;
-    deferred->large = tarni_extent_at(heap, index)->link;
+    deferred->large = *large_link(heap, index);
     large_give_locked(heap, index, lane);
   }
   while (deferred->uses != NULL) {
@@ -89,6 +127,7 @@ tarn_status tarni_deferred_release_held(tarn_heap *heap, tarni_deferred *deferre
     }
     if (status != TARN_OK) {
       lane = TARNI_LANE_COMMON;
+      TARNI_RELAXED(heap->port);
       TARN_TRY(tarni_port_stream_sync(heap->port, deferred->stream));
     }
   }
@@ -107,10 +146,10 @@ void tarni_deferred_append_locked(tarn_heap *heap, tarni_deferred *to, tarni_def
     to->small = item + 1;
   }
   while (from->large != 0) {
-    tarni_extent *slab = tarni_extent_at(heap, from->large);
     const tarni_index index = from->large;
-    from->large = slab->link;
-    slab->link = to->large;
+    tarni_index *link = large_link(heap, index);
+    from->large = *link;
+    *link = to->large;
     to->large = index;
   }
   while (from->uses != NULL) {
@@ -125,20 +164,29 @@ void tarni_deferred_append_locked(tarn_heap *heap, tarni_deferred *to, tarni_def
 
 /* ---- For the check of the heap ---- */
 
+/* A block of a slab is where it is. */
+static void slab_see(tarn_heap *heap, uint64_t offset) {
+  if (heap->buckets == NULL) {
+    tarni_extent_at(heap, heap->pages[offset >> TARNI_GRANULE_LOG2])->n_seen++;
+  }
+}
+
 static uint64_t deferred_see(tarn_heap *heap, const tarni_deferred *deferred) {
   uint64_t bytes = 0;
   for (uint32_t at = deferred->small; at != 0; at = heap->links[at - 1]) {
-    tarni_extent *slab =
-        tarni_extent_at(heap, heap->pages[(uint64_t)(at - 1) << 8 >> TARNI_GRANULE_LOG2]);
-    slab->n_seen++;
-    bytes += tarni_class_size(slab->class_index);
+    const uint64_t offset = (uint64_t)(at - 1) << 8;
+    const tarni_index slab = heap->pages[offset >> TARNI_GRANULE_LOG2];
+    slab_see(heap, offset);
+    bytes += tarni_class_size(tarni_extent_at(heap, slab)->class_index);
   }
-  for (tarni_index at = deferred->large; at != 0; at = tarni_extent_at(heap, at)->link) {
-    tarni_extent_at(heap, at)->n_seen++;
-    bytes += tarni_extent_at(heap, at)->size;
+  for (tarni_index at = deferred->large; at != 0; at = *large_link(heap, at)) {
+    if (heap->buckets == NULL) {
+      tarni_extent_at(heap, at)->n_seen++;
+    }
+    bytes += large_bytes(heap, at);
   }
   for (const tarni_uses *uses = deferred->uses; uses != NULL; uses = uses->next) {
-    tarni_extent_at(heap, heap->pages[uses->offset >> TARNI_GRANULE_LOG2])->n_seen++;
+    slab_see(heap, uses->offset);
     bytes += uses->bytes;
   }
   return bytes;

@@ -126,6 +126,7 @@ tarn_status tarn_fence_query(tarn_fence *fence) {
   if (fence->is_complete) {
     return TARN_OK;
   }
+  TARNI_RELAXED(fence->copier->port);
   TARN_TRY(fence->job != NULL ? tarni_job_poll(fence->job)
                               : tarni_port_event_query(fence->copier->port, fence->mark->event));
   fence_complete(fence);
@@ -137,6 +138,7 @@ tarn_status tarn_fence_wait(tarn_fence *fence) {
   if (fence->is_complete) {
     return TARN_OK;
   }
+  TARNI_RELAXED(fence->copier->port);
   TARN_TRY(fence->job != NULL ? tarni_job_finish(fence->job)
                               : tarni_port_event_sync(fence->copier->port, fence->mark->event));
   fence_complete(fence);

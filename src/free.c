@@ -101,6 +101,7 @@ TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for
   tarni_index lane = TARNI_LANE_COMMON;
   const bool is_host = heap->is_fixed && stream == TARNI_STREAM_HOST;
   if (!is_host && (tarni_lane_known(heap, stream, &lane) != TARN_OK || lane == TARNI_LANE_COMMON)) {
+    TARNI_RELAXED(heap->port);
     TARN_TRY(tarni_port_stream_sync(heap->port, stream));
   }
   tarni_block block = {0};
@@ -144,6 +145,19 @@ tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream strea
              : large_free(heap, cache, heap->pages[offset >> TARNI_GRANULE_LOG2]);
 }
 
+/* Whether the address is to be freed as a block of the heap. In a heap of the driver's allocations
+ * it is that also where it is wrong, unless it may be a captured one. */
+static bool is_heaps(tarn_heap *heap, uint64_t offset) {
+  if (heap->buckets != NULL) {
+    return atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) == 0 ||
+           tarni_block_is_live(heap, offset);
+  }
+  if (offset < heap->small_end) {
+    return offset % TARNI_ALIGNMENT == 0 && heap->states[offset >> 8] != 0;
+  }
+  return offset < heap->size && large_at(heap, offset) != 0;
+}
+
 static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
   if (block == 0) {
     return TARN_OK;
@@ -151,11 +165,7 @@ static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream
   TARN_TRY(tarni_heap_given(heap, "tarn_free"));
   TARNI_PAYS(&heap->calls);
   const uint64_t offset = block - heap->base;
-  const bool is_small =
-      offset < heap->small_end && offset % TARNI_ALIGNMENT == 0 && heap->states[offset >> 8] != 0;
-  const tarni_index large =
-      offset >= heap->small_end && offset < heap->size ? large_at(heap, offset) : 0;
-  if (!is_small && large == 0 && heap->buckets == NULL) {
+  if (!is_heaps(heap, offset)) {
     tarn_status captured;
     return tarni_arena_free(heap, block, stream, &captured)
                ? captured
@@ -214,8 +224,9 @@ tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes, tar
     tarni_block found = {0};
     const uint64_t offset = block - heap->base;
     tarni_lock_acquire(&heap->lock);
-    const bool is_live = tarni_block_find_locked(heap, offset, &found) && found.is_live;
-    bool is_wrong = is_live && found.offset == offset && !size_fits(heap, &found, bytes);
+    const bool is_live =
+        tarni_block_find_locked(heap, offset, &found) && found.is_live && found.offset == offset;
+    bool is_wrong = is_live && !size_fits(heap, &found, bytes);
     tarni_lock_release(&heap->lock);
     tarn_block_info captured = {.size = sizeof(captured)};
     if (!is_live && tarni_arena_block(heap, block, &captured) && captured.address == block) {

@@ -8,8 +8,9 @@
  * Records lie in a sparse array, so that neither making a grant nor freeing a block needs memory of
  * the host. A grant that the driver gave in part, or does not take back, stays doomed and counted,
  * and is tried again. Plain memory and mappings go only when their order is known to be complete;
- * memory of a pool goes in the order of the stream that freed it. Knows nothing about sizes and
- * what is kept (bucket.c). */
+ * memory of a pool goes in the order of the stream that freed it. All calls are made by a relaxed
+ * thread, so that captures are not broken. Knows nothing about sizes and what is kept (bucket.c).
+ */
 #include "base/bits.h"
 #include "internal.h"
 
@@ -133,12 +134,18 @@ static tarn_status make_mapped(tarni_port *port, tarni_grant *grant) {
   return tarni_port_access(port, grant->base, grant->bytes);
 }
 
+/* Whether the driver may be asked for memory now. Pinned memory is left as it is in captures. */
+static bool may_call(const tarn_heap *heap, const tarni_relaxed *relaxed) {
+  return (relaxed->is_relaxed && !heap->is_fixed) || !tarni_capture_forbids();
+}
+
 static tarn_status make_parts(tarn_heap *heap, tarni_grant *grant, tarn_stream stream) {
   const tarni_buckets *buckets = heap->buckets;
   if (buckets->settings.backing == TARN_BACKING_VMM) {
     return make_mapped(heap->port, grant);
   }
-  if (buckets->settings.backing == TARN_BACKING_PLAIN && tarni_capture_forbids()) {
+  TARNI_RELAXED(heap->port);
+  if (!may_call(heap, &relaxed)) {
     const tarni_facts facts = {.device = heap->port->device.name, .requested_bytes = grant->bytes};
     return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts,
                       "Allocate and free blocks of such sizes before the capture, so that they are "
@@ -194,6 +201,7 @@ tarn_status tarni_grants_trim_grow(tarn_heap *heap, uint64_t keep) {
   if (buckets->pool == NULL) {
     return TARN_OK;
   }
+  TARNI_RELAXED(heap->port);
   if (buckets->stream != NULL) {
     TARN_TRY(tarni_port_stream_sync(heap->port, buckets->stream));
   }
@@ -206,6 +214,10 @@ static tarn_status return_parts(tarn_heap *heap, tarni_grant *grant) {
   }
   if (heap->buckets->settings.backing == TARN_BACKING_VMM) {
     return return_mapped(heap->port, grant);
+  }
+  TARNI_RELAXED(heap->port);
+  if (!may_call(heap, &relaxed)) {
+    return tarni_capture_allows("tarn_heap_trim");
   }
   TARN_TRY(heap->buckets->settings.backing == TARN_BACKING_POOL
                ? return_pooled(heap, grant)
@@ -226,7 +238,7 @@ static void count_held_locked(tarn_heap *heap, uint64_t bytes) {
   heap->used_bytes += bytes;
   heap->used_peak_bytes = tarni_max(heap->used_peak_bytes, heap->used_bytes);
   heap->recent_used_peak = tarni_max(heap->recent_used_peak, heap->used_bytes);
-  heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, heap->reserved_bytes);
+  heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, tarni_held_bytes_locked(heap));
   heap->recent_reserved_peak = tarni_max(heap->recent_reserved_peak, heap->reserved_bytes);
 }
 
@@ -305,7 +317,7 @@ bool tarni_grant_may_go_locked(const tarn_heap *heap, const tarni_grant *grant) 
   }
   const tarni_lane *lane = &heap->lanes[grant->order.at[0].lane];
   return heap->buckets->settings.backing == TARN_BACKING_POOL && grant->order.n == 1 &&
-         !lane->is_retired && !lane->is_lost;
+         !lane->is_retired && !lane->is_lost && !lane->is_captured;
 }
 
 /* The oldest doomed grant if it may go, BUSY; else it becomes the newest, and 0. Its bytes count as
@@ -326,7 +338,8 @@ static tarni_index doomed_take_locked(tarn_heap *heap) {
 }
 
 /* A doomed grant was given back, or as much of it as the driver takes. */
-static void doomed_finish_locked(tarn_heap *heap, tarni_index index, uint64_t held) {
+static void doomed_finish_locked(tarn_heap *heap, tarni_index index, uint64_t held,
+                                 tarn_status status) {
   tarni_buckets *buckets = heap->buckets;
   tarni_grant *grant = &buckets->grants[index];
   const uint64_t gone = held - held_bytes(grant);
@@ -336,7 +349,10 @@ static void doomed_finish_locked(tarn_heap *heap, tarni_index index, uint64_t he
   heap->used_bytes -= gone;
   if (grant->parts != 0) {
     grant->state = TARNI_GRANT_DOOMED;
-    grant->is_refused = true;
+    grant->is_refused = status != TARN_CAPTURE; /* else not now */
+    if (status == TARN_CAPTURE && grant->order.n != 0) {
+      heap->lanes[grant->order.at[0].lane].is_captured = true;
+    }
     tarni_grant_push(buckets, &buckets->doomed, index, TARNI_BY_AGE);
     return;
   }
@@ -372,12 +388,12 @@ tarn_status tarni_grants_reap_grow(tarn_heap *heap) {
     tarni_grant *grant = &buckets->grants[index];
     const uint64_t held = held_bytes(grant);
     const tarn_status status = return_parts(heap, grant);
-    if (status != TARN_OK) {
+    if (status != TARN_OK && status != TARN_CAPTURE) {
       check_stream(heap, grant, status);
       (void)tarn_last_error(&error);
     }
     tarni_lock_acquire(&heap->lock);
-    doomed_finish_locked(heap, index, held);
+    doomed_finish_locked(heap, index, held, status);
     tarni_lock_release(&heap->lock);
   }
   return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
@@ -398,7 +414,9 @@ static tarn_status doomed_fence(tarn_heap *heap) {
         !tarni_order_is_complete_locked(heap, &order) && !tarni_order_is_lost_locked(heap, &order);
     tarni_lock_release(&heap->lock);
     const tarn_status fenced = is_open ? tarni_order_fence_grow(heap, &order) : TARN_OK;
-    status = status == TARN_OK ? fenced : status;
+    if (status == TARN_OK && fenced != TARN_CAPTURE) { /* a captured stream's go later */
+      status = fenced;
+    }
   }
   return status;
 }
@@ -440,6 +458,7 @@ tarn_status tarni_grants_give_back(tarn_heap *heap) {
   for (tarni_index index = 1; index < buckets->n_grants; index++) {
     TARN_TRY(return_parts(heap, &buckets->grants[index]));
   }
+  TARNI_RELAXED(heap->port);
   if (buckets->pool != NULL) {
     TARN_TRY(tarni_port_pool_destroy(heap->port, buckets->pool));
     buckets->pool = NULL;

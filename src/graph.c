@@ -24,8 +24,9 @@ static bool launched_room(tarn_graph *graph) {
   return true;
 }
 
-/* Notes that work of the lane's stream, as of now, belongs to the graph. pre: there is room. */
-static void launched_add(tarn_graph *graph, tarni_index lane) {
+/* Notes that work of the lane's stream, as of now, belongs to the graph, or uses what it holds. The
+ * ticket. pre: there is room. */
+static uint64_t launched_add(tarn_graph *graph, tarni_index lane) {
   tarn_heap *heap = graph->heap;
   uint32_t i = 0;
   while (i < graph->n_launched && graph->launched[i].lane != lane) {
@@ -34,14 +35,20 @@ static void launched_add(tarn_graph *graph, tarni_index lane) {
   graph->n_launched += i == graph->n_launched;
   tarni_lock_acquire(&heap->lock);
   graph->launched[i] = (tarni_order_entry){.lane = lane, .ticket = tarni_ticket_locked(heap, lane)};
-  graph->arena->tickets[lane] = graph->launched[i].ticket;
   tarni_lock_release(&heap->lock);
+  return graph->launched[i].ticket;
+}
+
+/* The same for a launch, which uses the arena, too. */
+static void launch_note(tarn_graph *graph, tarni_index lane) {
+  graph->arena->tickets[lane] = launched_add(graph, lane);
+  graph->launches++;
 }
 
 void tarni_graph_use_held(tarn_graph *graph, tarn_stream stream) {
   tarni_index lane;
   if (launched_room(graph) && tarni_lane_find(graph->heap, stream, &lane) == TARN_OK) {
-    launched_add(graph, lane);
+    (void)launched_add(graph, lane);
   } else {
     graph->is_unsure = true;
   }
@@ -117,12 +124,12 @@ static tarn_status graph_launch_held(tarn_graph *graph, tarn_stream stream) {
   TARN_TRY(tarni_lane_find(graph->heap, stream, &lane));
   if (graph->exec == NULL) {
     TARN_TRY(tarni_capture_allows("tarn_graph_launch")); /* it would break somebody's capture */
+    TARNI_RELAXED(port);
     TARN_TRY(tarni_port_graph_instantiate(port, graph->handle, &graph->exec));
   }
   TARN_TRY(arena_await_held(graph, lane));
   TARN_TRY(tarni_port_graph_launch(port, graph->exec, stream));
-  launched_add(graph, lane);
-  graph->launches++;
+  launch_note(graph, lane);
   return TARN_OK;
 }
 
@@ -154,8 +161,7 @@ static tarn_status graph_launched_held(tarn_graph *graph, tarn_stream stream) {
     graph->is_unsure = true;
     return status;
   }
-  launched_add(graph, lane);
-  graph->launches++;
+  launch_note(graph, lane);
   return TARN_OK;
 }
 
@@ -169,37 +175,29 @@ tarn_status tarn_graph_launched(tarn_graph *graph, tarn_stream stream) {
 
 /* ---- What it holds ---- */
 
-static bool block_is_live(tarn_heap *heap, uint64_t offset) {
-  tarni_block block = {0};
-  tarni_lock_acquire(&heap->lock);
-  const bool is_live =
-      tarni_block_find_locked(heap, offset, &block) && block.is_live && block.offset == offset;
-  tarni_lock_release(&heap->lock);
-  return is_live;
-}
-
 tarn_status tarn_graph_hold(tarn_graph *graph, tarn_ptr block, tarn_stream stream) {
   TARN_TRY(graph_given(graph, "tarn_graph_hold"));
   tarn_heap *heap = graph->heap;
   const uint64_t offset = block - heap->base;
-  if (!block_is_live(heap, offset)) {
+  if (!tarni_block_is_live(heap, offset)) {
     return tarni_block_refuse(heap, block, "tarn_graph_hold");
   }
   tarni_lock_acquire(&heap->capture);
   tarni_index lane;
+  bool is_added = true;
   const bool has_room = launched_room(graph);
   tarn_status status =
       has_room ? tarni_lane_find(heap, stream, &lane)
                : tarni_fail(TARN_HOST_MEMORY, "tarn_graph_hold", NULL, "Free some host memory.",
                             "no host memory to note a stream");
   if (status == TARN_OK) {
-    launched_add(graph, lane);
+    (void)launched_add(graph, lane);
     tarni_lock_acquire(&heap->lock);
-    tarni_deferred_add_locked(heap, &graph->held, offset);
+    is_added = tarni_deferred_add_locked(heap, &graph->held, offset);
     tarni_lock_release(&heap->lock);
   }
   tarni_lock_release(&heap->capture);
-  return status;
+  return is_added ? status : tarni_block_refuse(heap, block, "tarn_graph_hold");
 }
 
 void *tarn_graph_handle(tarn_graph *graph) {

@@ -184,8 +184,7 @@ static tarn_status heap_make(const tarn_heap_config *config, const tarni_setting
   heap->port = port;
   heap->is_fixed = port != NULL;
   heap->care = settings->care;
-  heap->care.is_asking_captures = settings->care.is_asking_captures && !heap->is_fixed &&
-                                  !tarni_settings_have_buckets(settings);
+  heap->care.is_asking_captures = settings->care.is_asking_captures && !heap->is_fixed;
   /* A hit asks nobody. */
   heap->n_watchers = heap->care.is_verifying_streams + heap->care.is_asking_captures;
   heap->n_captures = heap->care.is_asking_captures;

@@ -29,8 +29,10 @@ static void rows_count_grants_locked(tarn_heap *heap, tarn_histogram_row *rows) 
     tarn_histogram_row *row =
         &rows[TARNI_CLASS_COUNT + (tarni_grant_counts(heap, grant->bytes) - heap->gone.large)];
     row->cached_blocks += grant->state == TARNI_GRANT_LIVE || grant->state == TARNI_GRANT_CACHED ||
-                          grant->state == TARNI_GRANT_PENDING;
-    row->pending_blocks += grant->state == TARNI_GRANT_PENDING;
+                          grant->state == TARNI_GRANT_PENDING ||
+                          grant->state == TARNI_GRANT_DEFERRED;
+    row->pending_blocks +=
+        grant->state == TARNI_GRANT_PENDING || grant->state == TARNI_GRANT_DEFERRED;
   }
 }
 

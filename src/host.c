@@ -166,6 +166,7 @@ tarn_status tarn_host_register(tarn_device *device, void *pointer, uint64_t byte
     free(range);
     return refuse_overlap(port, &found, pointer, bytes);
   }
+  TARNI_RELAXED(port);
   const tarn_status status = tarni_port_host_register(port, pointer, bytes);
   if (status != TARN_OK) {
     range_remove(range);
@@ -216,6 +217,7 @@ tarn_status tarn_host_unregister(tarn_device *device, void *pointer) {
   if (!is_it) {
     return refuse_unregister(port, range != NULL ? &found : NULL, pointer);
   }
+  TARNI_RELAXED(port);
   const tarn_status status = tarni_port_host_unregister(port, pointer);
   if (status == TARN_OK || status == TARN_DEVICE_LOST) { /* a lost device holds nothing any more */
     range_remove(range);

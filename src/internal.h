@@ -115,6 +115,8 @@ tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
 /* Waits, on the host, for all work of the device. */
 tarn_status tarni_device_await(tarn_heap *heap);
 tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);
+/* Lanes whose streams were found to be captured are asked again. */
+void tarni_lanes_ask_again_locked(tarn_heap *heap);
 /* Waits, on the host, for all that the lanes' streams were given. */
 tarn_status tarni_lanes_finish_grow(tarn_heap *heap);
 /* Gives the fences back. May be called again where it fails. */
@@ -332,6 +334,9 @@ uint64_t tarni_bucket_slots(const tarn_heap *heap, uint64_t bytes);
 tarn_status tarni_bucket_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                                tarn_stream stream, tarn_ptr *block);
 tarn_status tarni_bucket_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream);
+/* Takes a live block without uses out of use and puts it before `first`, linked as DEFERRED ones
+ * are. Its bytes; 0: no live block begins there. */
+uint64_t tarni_bucket_defer_locked(tarn_heap *heap, tarn_ptr block, tarni_index *first);
 /* A new grant joins the bucket of its size; one that is gone leaves it. */
 void tarni_bucket_join_locked(tarn_heap *heap, tarni_index grant);
 void tarni_bucket_leave_locked(tarn_heap *heap, tarni_index grant);
@@ -438,6 +443,9 @@ tarn_status tarni_shortage_report(tarn_heap *heap, tarn_status status, uint64_t 
                                   const tarn_error *cause);
 /* Whether no step can help: more than the heap may ever hold is asked for. */
 bool tarni_shortage_is_beyond_locked(const tarn_heap *heap, uint64_t size);
+/* TARN_CAPTURE where the lane's stream is in a capture that nobody announced: all that helps would
+ * break it. */
+tarn_status tarni_shortage_stream_check(tarn_heap *heap, tarni_index lane);
 tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
                                   tarni_index *extent);
 
@@ -470,6 +478,8 @@ struct tarni_block {
 
 /* The block, live or free, that holds the offset. False: no slab is there. */
 bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block *block);
+/* Whether a live block begins there. */
+bool tarni_block_is_live(tarn_heap *heap, uint64_t offset);
 /* What a request of so many bytes, not 0, becomes. False: that is no number. */
 bool tarni_block_size_of(const tarn_heap *heap, uint64_t bytes, uint64_t alignment, uint64_t *size);
 /* Says why a pointer is no live block. */
@@ -488,12 +498,15 @@ uint64_t tarni_pinned_live_limit(const tarn_pinned *pool); /* UINT64_MAX: none *
 /* Whether this thread may not ask about events now, nor wait, because that would break a capture.
  */
 bool tarni_capture_forbids(void);
+/* TARN_CAPTURE where a call that needs the driver would break a capture. */
+tarn_status tarni_capture_allows(const char *operation);
 
 /* ---- captured.c: blocks of captures; each is one load where there is none ---- */
 /* Allocates on a stream that may be captured. *block stays 0 where it is not. */
 tarn_status tarni_capture_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                                 tarn_stream stream, tarn_ptr *block);
-/* Frees a live block of the heap on a stream that may be captured. False: it is not. */
+/* Frees a live block of the heap on a stream that may be captured. False: the stream is not, or the
+ * block is not live any more. */
 bool tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream);
 /* Frees, uses, describes what may be a captured block. False: it is none. */
 bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);

@@ -109,6 +109,7 @@ static void job_leave(tarni_job *job) {
 /* Waits for what the stream has of it. False: that cannot be proven. */
 static bool marks_wait(const tarni_job *job) {
   const uint32_t last = (job->first_mark + job->n_marks - 1) % TARNI_SLOTS_MAX;
+  TARNI_RELAXED(job->copier->port);
   return job->n_marks == 0 ||
          tarni_port_event_sync(job->copier->port, job->marks[last]->event) == TARN_OK;
 }
@@ -278,6 +279,7 @@ static tarn_status step_act(tarni_job *job, job_step step, uint32_t piece, bool 
     return TARN_OK;
   }
   const tarni_event event = job->marks[job->first_mark]->event;
+  TARNI_RELAXED(job->copier->port);
   return step == JOB_AWAIT_MARK && may_wait ? tarni_port_event_sync(job->copier->port, event)
                                             : tarni_port_event_query(job->copier->port, event);
 }

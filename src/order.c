@@ -141,6 +141,7 @@ static tarn_status fence_poll(tarn_heap *heap, tarni_index index) {
   if (tarni_capture_forbids()) {
     return TARN_NOT_READY; /* for all that may be known now */
   }
+  TARNI_RELAXED(heap->port); /* nor is one broken of which nobody told */
   tarni_event event = lane->fences[lane->first_fence].event;
   const tarn_status status = tarni_port_event_query(heap->port, event);
   if (status == TARN_OK) {
@@ -335,6 +336,7 @@ bool tarni_fences_wait_grow(tarn_heap *heap) {
   if (tarni_capture_forbids()) {
     return false;
   }
+  TARNI_RELAXED(heap->port);
   for (tarni_index i = 1; i < n; i++) {
     tarni_lane *lane = &heap->lanes[i];
     if (lane->n_fences != 0 &&
@@ -467,6 +469,12 @@ tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index) {
   return TARN_OK;
 }
 
+void tarni_lanes_ask_again_locked(tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    heap->lanes[i].is_captured = false;
+  }
+}
+
 /* ---- The end ---- */
 
 /* Gives each lane a ticket and sees to it that a fence for it is under way. */
@@ -502,6 +510,7 @@ tarn_status tarni_device_await(tarn_heap *heap) {
                       "the device cannot be waited for while a capture goes on");
   }
   const uint64_t bytes = heap->is_fixed ? TARNI_GRANULE : heap->unit;
+  TARNI_RELAXED(heap->port);
   TARN_TRY(tarni_port_plain_alloc(heap->port, bytes, &plain));
   return tarni_port_plain_free(heap->port, plain);
 }

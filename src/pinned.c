@@ -402,6 +402,7 @@ tarn_status tarn_pinned_free_on(tarn_pinned *pool, void *block, tarn_stream stre
   if (status == TARN_HOST_MEMORY || status == TARN_LIMIT) {
     /* No memory to note the stream with, or too many streams: it is waited for, so that the block
      * is free all the same (I7). */
+    TARNI_RELAXED(pool->heap->port);
     TARN_TRY(tarni_port_stream_sync(pool->heap->port, stream));
   } else {
     TARN_TRY(status);

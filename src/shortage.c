@@ -335,7 +335,7 @@ static bool is_beyond(shortage *at) {
 
 /* All steps but the first make calls that would break a capture of the stream. One that is
  * announced does not come here. */
-static tarn_status stream_check(tarn_heap *heap, tarni_index lane) {
+tarn_status tarni_shortage_stream_check(tarn_heap *heap, tarni_index lane) {
   tarni_capture_state state = {0};
   const tarn_stream stream = heap->lanes[lane].stream;
   if (stream != NULL && stream != TARNI_STREAM_LEGACY && lane != TARNI_LANE_COMMON) {
@@ -361,7 +361,10 @@ static tarn_status climb(shortage *at) {
   if (find_quietly(at)) {
     return TARN_OK;
   }
-  TARN_TRY(stream_check(at->heap, at->need->lane));
+  TARN_TRY(tarni_shortage_stream_check(at->heap, at->need->lane));
+  tarni_lock_acquire(&at->heap->lock);
+  tarni_lanes_ask_again_locked(at->heap); /* captures of which nobody told end likewise */
+  tarni_lock_release(&at->heap->lock);
   tarn_status status = climb_alone(at);
   if (is_shortage(status)) {
     status = climb_together(at, status);

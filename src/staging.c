@@ -82,6 +82,7 @@ static tarn_status give_in_order(tarn_copier *copier, const tarni_staging *stagi
   if (tarn_pinned_free_on(copier->pool, staging->block, stream) == TARN_OK) {
     return TARN_OK;
   }
+  TARNI_RELAXED(copier->port);
   TARN_TRY(tarni_port_stream_sync(copier->port, stream));
   return tarn_pinned_free(copier->pool, staging->block);
 }

@@ -237,9 +237,10 @@ typedef enum tarni_grant_state {
   TARNI_GRANT_UNUSED = 0, /* a record without memory */
   TARNI_GRANT_BUSY,       /* in the hands of a thread that holds heap->grow */
   TARNI_GRANT_LIVE,
-  TARNI_GRANT_CACHED,  /* freed, kept for its size; on both lists */
-  TARNI_GRANT_PENDING, /* freed, and used by other streams: its entry of uses has it (use.c) */
-  TARNI_GRANT_DOOMED,  /* to be given back when its order is complete; on the list of doomed ones */
+  TARNI_GRANT_CACHED,   /* freed, kept for its size; on both lists */
+  TARNI_GRANT_PENDING,  /* freed, and used by other streams: its entry of uses has it (use.c) */
+  TARNI_GRANT_DEFERRED, /* freed inside a capture, or a graph's: on a list of defer.c */
+  TARNI_GRANT_DOOMED, /* to be given back when its order is complete; on the list of doomed ones */
 } tarni_grant_state;
 
 /* The lists that a grant is on, each newest to oldest. */
@@ -261,7 +262,8 @@ typedef struct tarni_grant { /* lock HEAP; BUSY: its thread's */
   bool is_refused; /* the driver did not take it back */
   tarni_index bucket;
   tarni_index left, right;              /* node of the tree by base */
-  tarni_index newer[TARNI_GRANT_LISTS]; /* unused: newer[0] links the free records */
+  tarni_index newer[TARNI_GRANT_LISTS]; /* unused: newer[0] links the free records; DEFERRED: the
+                                           next one is newer[TARNI_BY_AGE] */
   tarni_index older[TARNI_GRANT_LISTS];
   tarni_order order; /* CACHED, DOOMED: at most the lane that freed it */
 } tarni_grant;

@@ -7,7 +7,10 @@
  * A hit cannot afford to ask the driver whether a stream is being captured, so a capture is
  * announced: tarn_capture_begin begins one, or adopts one that the program has begun itself. For
  * programs that announce nothing there is the switch is_asking_captures of a heap, or
- * TARN_ASK_CAPTURES.
+ * TARN_ASK_CAPTURES. Captures of which nobody told get no memory, but are not broken either by what
+ * tarn does for other streams (with drivers from 10.1 on).
+ *
+ * Heaps of every backing and rounding can capture: an arena has memory of its own.
  */
 #ifndef TARN_CAPTURE_H
 #define TARN_CAPTURE_H
@@ -33,8 +36,9 @@ typedef struct tarn_arena_config {
   uint64_t limit_bytes;   /* most that it may hold; 0: what the device has. Sets the addresses that
                              are reserved: worth setting where there are hundreds of arenas */
   uint64_t reserve_bytes; /* physical memory made at once, when the heap may still trim for it */
-  tarn_ptr memory;        /* memory of the caller's to be used instead, or 0 */
-  uint64_t memory_bytes;  /* it cannot grow, sleep or be given back: it stays the caller's */
+  tarn_ptr memory;       /* memory of the caller's to be used instead, or 0; needed where the device
+                            has no virtual memory. TARN_BUSY: it is another arena's already */
+  uint64_t memory_bytes; /* it cannot grow, sleep or be given back: it stays the caller's */
 } tarn_arena_config;
 
 TARN_API tarn_status tarn_arena_create(tarn_heap *heap, const tarn_arena_config *config,
@@ -132,7 +136,8 @@ TARN_API tarn_status tarn_graph_find(tarn_heap *heap, uint64_t capture_id, tarn_
 
 /* Launches a graph of tarn's own. Launches are ordered after those of other graphs with the same
  * arena. The first launch instantiates it, which others' captures may forbid: TARN_CAPTURE, and it
- * can be tried again. */
+ * can be tried again; likewise while a stream is captured that used a block of an earlier capture
+ * before it joined, and has freed it inside. */
 TARN_API tarn_status tarn_graph_launch(tarn_graph *graph, tarn_stream stream);
 
 /* Says that the program has launched the graph itself, on this stream, just now. */

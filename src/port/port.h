@@ -153,6 +153,12 @@ typedef struct tarni_port_table {
   tarn_status (*capture_state)(tarni_port *port, tarn_stream stream, tarni_capture_state *state);
   tarn_status (*capture_begin)(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);
   tarn_status (*capture_end)(tarni_port *port, tarn_stream stream, tarni_graph *graph);
+  /* Exchanges the mode of the calling thread, which is GLOBAL at first: what captures that were
+   * begun in stricter modes make illegal for it. In THREAD_LOCAL those of other threads are
+   * ignored, in RELAXED all of them, so that no capture is broken by a call that is illegal only
+   * because a capture goes on. False: the driver has no such thing, and nothing has changed. Not
+   * counted. */
+  bool (*thread_mode)(tarni_port *port, tarni_capture_mode *mode);
   /* The nodes that the next one of a capturing stream will follow, and those that a node follows
    * whose graph is being captured: at most `capacity` of them, and in *count how many there are. A
    * stream that is not being captured is TARN_STATE, and a driver that cannot tell
@@ -338,5 +344,33 @@ tarn_status tarni_port_value_write(tarni_port *port, tarn_stream stream, uint64_
 tarn_status tarni_port_value_wait(tarni_port *port, tarn_stream stream, const uint64_t *word,
                                   uint64_t value);
 uint64_t tarni_port_now_ns(tarni_port *port);
+bool tarni_port_thread_mode(tarni_port *port, tarni_capture_mode *mode);
+
+/* ---- Relaxed threads: tarn's own calls break nobody's capture ---- */
+
+typedef struct tarni_relaxed {
+  tarni_port *port;
+  tarni_capture_mode before;
+  bool is_relaxed; /* false: the driver cannot */
+} tarni_relaxed;
+
+static inline tarni_relaxed tarni_port_relax(tarni_port *port) {
+  tarni_relaxed relaxed = {.port = port, .before = TARNI_CAPTURE_RELAXED};
+  relaxed.is_relaxed = tarni_port_thread_mode(port, &relaxed.before);
+  return relaxed;
+}
+
+static inline void tarni_port_unrelax(const tarni_relaxed *relaxed) {
+  tarni_capture_mode mode = relaxed->before;
+  if (relaxed->is_relaxed) {
+    (void)tarni_port_thread_mode(relaxed->port, &mode);
+  }
+}
+
+/* From here to the end of the block no call of this thread breaks a capture, unless it is a call on
+ * a stream, or about an event, of that capture itself. */
+#define TARNI_RELAXED(port)                                                                        \
+  __attribute__((cleanup(tarni_port_unrelax), unused)) const tarni_relaxed relaxed =               \
+      tarni_port_relax(port)
 
 #endif

@@ -660,3 +660,8 @@ tarn_status tarni_port_value_wait(tarni_port *port, tarn_stream stream, const ui
 uint64_t tarni_port_now_ns(tarni_port *port) {
   return port->table->now_ns(port);
 }
+
+bool tarni_port_thread_mode(tarni_port *port, tarni_capture_mode *mode) {
+  tarn_assert((unsigned)*mode <= TARNI_CAPTURE_RELAXED);
+  return port->table->thread_mode(port, mode);
+}

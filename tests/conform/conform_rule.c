@@ -2,7 +2,7 @@
  *
  * Conformance: what a capture forbids. A table of rules: an action, what it returns in each of the
  * three modes, and whether the capture survives it. Every rule is tried in every mode, by the
- * capturing thread or by another one. */
+ * capturing thread or by another one, which is relaxed or not. */
 #include "conform/conform.h"
 
 enum { RULE_BYTES = 4096, N_MODES = 3 };
@@ -87,6 +87,29 @@ static tarn_status act_pool_free(rule_scene *scene) {
   return tarni_port_pool_free(conform_port, scene->pool_block, scene->stream);
 }
 
+/* A block of the pool, made and freed on a stream that is no part of the capture. */
+static tarn_status act_pool_elsewhere(rule_scene *scene) {
+  tarn_ptr block = 0;
+  const tarn_status status =
+      tarni_port_pool_alloc(conform_port, scene->pool, RULE_BYTES, scene->other, &block);
+  return status == TARN_OK ? tarni_port_pool_free(conform_port, block, scene->other) : status;
+}
+
+static tarn_status act_pool_trim(rule_scene *scene) {
+  return tarni_port_pool_trim(conform_port, scene->pool, 0);
+}
+
+static tarn_status act_plain(rule_scene *scene) {
+  tarn_ptr block = 0;
+  (void)scene;
+  const tarn_status status = tarni_port_plain_alloc(conform_port, RULE_BYTES, &block);
+  return status == TARN_OK ? tarni_port_plain_free(conform_port, block) : status;
+}
+
+static tarn_status act_sync_elsewhere(rule_scene *scene) {
+  return tarni_port_stream_sync(conform_port, scene->other);
+}
+
 static tarn_status act_words(rule_scene *scene) {
   uint64_t *words = (uint64_t *)(void *)conform_pinned_a;
   const tarn_status status = tarni_port_value_write(conform_port, scene->stream, words, 1);
@@ -114,6 +137,11 @@ static tarn_status act_other_stream(rule_scene *scene) {
   { TARN_CAPTURE, TARN_OK, TARN_OK }
 #define UNSAFE_ELSEWHERE_SURVIVES                                                                  \
   { false, true, true }
+/* By a relaxed thread, be it the capturing one or another. */
+#define RELAXED(name, act)                                                                         \
+  {name ", relaxed thread", act, ALL(TARN_OK), ALL(true), false}, {                                \
+    name ", other relaxed thread", act, ALL(TARN_OK), ALL(true), true                              \
+  }
 
 static const capture_rule rules[] = {
     {"nothing", act_nothing, ALL(TARN_OK), ALL(true), false},
@@ -137,6 +165,18 @@ static const capture_rule rules[] = {
     {"value_write and value_wait", act_words, ALL(TARN_OK), ALL(true), false},
     {"work on another stream", act_other_stream, ALL(TARN_OK), ALL(true), false},
     {"work on another stream, other thread", act_other_stream, ALL(TARN_OK), ALL(true), true},
+};
+
+static const capture_rule relaxed_rules[] = {
+    RELAXED("plain_alloc and plain_free", act_plain),
+    RELAXED("host_alloc", act_host_alloc),
+    RELAXED("event_query", act_event_query),
+    RELAXED("event_sync", act_event_sync),
+    RELAXED("copy_sync", act_copy_sync),
+    RELAXED("fill_sync", act_fill_sync),
+    RELAXED("the pool on another stream", act_pool_elsewhere),
+    RELAXED("pool_trim", act_pool_trim),
+    RELAXED("stream_sync of another stream", act_sync_elsewhere),
 };
 
 static bool rule_set_up(rule_scene *scene) {
@@ -176,11 +216,22 @@ static void rule_take_down(rule_scene *scene) {
 typedef struct rule_call {
   const capture_rule *rule;
   rule_scene *scene;
+  bool is_relaxed; /* the thread that acts */
 } rule_call;
 
 static tarn_status act_by_thread(void *argument) {
   const rule_call *call = argument;
+  if (!call->is_relaxed) {
+    return call->rule->act(call->scene);
+  }
+  TARNI_RELAXED(conform_port);
   return call->rule->act(call->scene);
+}
+
+/* A driver that has no modes of threads has nothing to obey here. */
+static bool can_relax(void) {
+  TARNI_RELAXED(conform_port);
+  return relaxed.is_relaxed;
 }
 
 /* The capture is over, whatever became of it: the stream works as if it had never been. */
@@ -194,13 +245,14 @@ static void check_stream_is_free(rule_scene *scene) {
   CHECK_EQ(conform_device_differ_value(scene->mapping.address, RULE_BYTES, 0x66), 0);
 }
 
-static void try_rule_inside(const capture_rule *rule, tarni_capture_mode mode, rule_scene *scene) {
+static void try_rule_inside(rule_call *call, tarni_capture_mode mode) {
+  const capture_rule *rule = call->rule;
+  rule_scene *scene = call->scene;
   const tarn_ptr block = scene->mapping.address;
   CHECK_OK(tarni_port_capture_begin(conform_port, scene->stream, mode));
   CHECK_OK(tarni_port_fill(conform_port, block, 0x55, RULE_BYTES, scene->stream));
-  rule_call call = {rule, scene};
   const tarn_status got =
-      rule->on_other_thread ? conform_on_thread(act_by_thread, &call) : rule->act(scene);
+      rule->on_other_thread ? conform_on_thread(act_by_thread, call) : act_by_thread(call);
   CHECK_STATUS(got, rule->want[mode]);
   tarni_capture_state state;
   CHECK_OK(tarni_port_capture_state(conform_port, scene->stream, &state));
@@ -214,14 +266,15 @@ static void try_rule_inside(const capture_rule *rule, tarni_capture_mode mode, r
   }
 }
 
-static void try_rule(const capture_rule *rule, tarni_capture_mode mode) {
+static void try_rule(const capture_rule *rule, tarni_capture_mode mode, bool is_relaxed) {
   static const char *const mode_names[N_MODES] = {"global", "thread-local", "relaxed"};
   const bool had_failed = test_case_failed();
   rule_scene scene;
   if (!rule_set_up(&scene)) {
     return;
   }
-  try_rule_inside(rule, mode, &scene);
+  rule_call call = {.rule = rule, .scene = &scene, .is_relaxed = is_relaxed};
+  try_rule_inside(&call, mode);
   check_stream_is_free(&scene);
   rule_take_down(&scene);
   conform_forgive();
@@ -232,7 +285,10 @@ static void try_rule(const capture_rule *rule, tarni_capture_mode mode) {
 
 static void try_rules(tarni_capture_mode mode) {
   for (size_t i = 0; i < sizeof(rules) / sizeof(rules[0]); i++) {
-    try_rule(&rules[i], mode);
+    try_rule(&rules[i], mode, false);
+  }
+  for (size_t i = 0; can_relax() && i < sizeof(relaxed_rules) / sizeof(relaxed_rules[0]); i++) {
+    try_rule(&relaxed_rules[i], mode, true);
   }
 }
 

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "port/port.h"
+#include "internal.h"
 #include "support/test.h"
 
 static void note_finding(const tarn_sim_finding *finding, void *user) {
@@ -39,9 +39,8 @@ bool rig_open(rig *r, const char *device, const tarn_heap_config *config, int n_
   if (!rig_open_device(r, device, n_streams) || !CHECK_OK(tarn_heap_create(&known, &r->heap))) {
     return false;
   }
-  r->has_buckets = known.preset > TARN_PRESET_NONE || known.backing > TARN_BACKING_VMM ||
-                   known.rounding > TARN_ROUNDING_CLASSES;
-  r->is_rounded = known.preset > TARN_PRESET_NONE || known.backing > TARN_BACKING_VMM;
+  r->has_buckets = r->heap->buckets != NULL;
+  r->is_rounded = r->has_buckets && r->heap->buckets->settings.backing != TARN_BACKING_VMM;
   return true;
 }
 

@@ -160,6 +160,11 @@ static void memory_of_the_caller(void) {
                                    .memory = is_plain ? plain : whole.address,
                                    .memory_bytes = is_plain ? MIB : 4 * MIB};
     CHECK_OK(tarn_arena_create(r.heap, &own, &arena));
+    const tarn_arena_config again = {
+        .size = sizeof(again), .memory = own.memory + MIB / 2, .memory_bytes = MIB / 2};
+    tarn_arena *other = arena;
+    CHECK_STATUS(tarn_arena_create(r.heap, &again, &other), TARN_BUSY);
+    CHECK(other == NULL);
     const tarn_capture_config config = {
         .size = sizeof(config), .placement = TARN_PLACE_MONOTONE, .arena = arena};
     CHECK(!arena_of(arena).is_capturing);

@@ -114,6 +114,8 @@ static void check_driver_10(void) {
   CHECK_STATUS(tarni_port_cuda.pool_create(port, 0, &pool), TARN_UNSUPPORTED);
   CHECK_STATUS(tarni_port_capture_begin(port, handle, TARNI_CAPTURE_GLOBAL), TARN_UNSUPPORTED);
   CHECK_STATUS(tarni_port_capture_end(port, handle, &graph), TARN_UNSUPPORTED);
+  tarni_capture_mode mode = TARNI_CAPTURE_RELAXED;
+  CHECK(!tarni_port_thread_mode(port, &mode));
   CHECK_STATUS(tarni_port_graph_launch(port, handle, handle), TARN_UNSUPPORTED);
   uint32_t count = 1;
   CHECK_STATUS(tarni_port_capture_nodes(port, handle, NULL, 0, &count), TARN_UNSUPPORTED);
@@ -283,7 +285,31 @@ static void check_graph_destroy(void) {
   tarni_port_close(port);
 }
 
+/* A thread is relaxed for as long as it makes calls of tarn's own, and nowhere else. */
+static void check_relaxed_thread(void) {
+  tarni_port *port = open_cuda();
+  REQUIRE(port != NULL);
+  for (int mode = TARNI_CAPTURE_GLOBAL; mode <= TARNI_CAPTURE_RELAXED; mode++) {
+    fake->thread_mode = mode;
+    {
+      TARNI_RELAXED(port);
+      CHECK(relaxed.is_relaxed);
+      CHECK_EQ(fake->thread_mode, TARNI_CAPTURE_RELAXED);
+    }
+    CHECK_EQ(fake->thread_mode, mode);
+  }
+  fake->thread_mode = TARNI_CAPTURE_GLOBAL;
+  fake->fail_with[FAKE_thread_mode] = TARNI_CU_INVALID_VALUE;
+  {
+    TARNI_RELAXED(port);
+    CHECK(!relaxed.is_relaxed);
+  }
+  CHECK_EQ(fake->thread_mode, TARNI_CAPTURE_GLOBAL);
+  tarni_port_close(port);
+}
+
 static void test_capture(void) {
+  fake_run("13000", check_relaxed_thread);
   fake_run("13000", check_capturing_stream);
   fake_run("13000", check_graph_destroy);
 }

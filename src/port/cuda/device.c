@@ -324,6 +324,7 @@ const tarni_port_table tarni_port_cuda = {
     .node_before = tarni_cuda_node_before,
     .capture_begin = tarni_cuda_capture_begin,
     .capture_end = tarni_cuda_capture_end,
+    .thread_mode = tarni_cuda_thread_mode,
     .graph_instantiate = tarni_cuda_graph_instantiate,
     .graph_launch = tarni_cuda_graph_launch,
     .graph_destroy = tarni_cuda_graph_destroy,

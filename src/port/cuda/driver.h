@@ -290,6 +290,8 @@ typedef enum tarni_cu_group {
     (tarni_cu_stream stream, tarni_cu_capture_mode mode))                                          \
   X(capture_end, CAPTURE, cuStreamEndCapture, 10000, cuStreamEndCapture,                           \
     (tarni_cu_stream stream, tarni_cu_graph * graph))                                              \
+  X(thread_mode, OPTIONAL, cuThreadExchangeStreamCaptureMode, 10010,                               \
+    cuThreadExchangeStreamCaptureMode, (tarni_cu_capture_mode * mode))                             \
   X(capture_nodes, NODES, cuStreamGetCaptureInfo, 12030, cuStreamGetCaptureInfo_v3,                \
     (tarni_cu_stream stream, tarni_cu_capture_status * status, tarni_cu_word * id,                 \
      tarni_cu_graph * graph, const tarni_cu_node **nodes, const tarni_cu_edge **edges,             \

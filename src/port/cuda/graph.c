@@ -131,6 +131,18 @@ tarn_status tarni_cuda_capture_end(tarni_port *port, tarn_stream stream, tarni_g
   return TARN_OK;
 }
 
+/* A thread's mode belongs to no context. */
+bool tarni_cuda_thread_mode(tarni_port *port, tarni_capture_mode *mode) {
+  const tarni_cu_driver *driver = tarni_cuda_of(port)->driver;
+  tarni_cu_capture_mode exchanged = (tarni_cu_capture_mode)*mode;
+  if (driver->thread_mode == NULL || tarni_cu_forked() ||
+      driver->thread_mode(&exchanged) != TARNI_CU_SUCCESS) {
+    return false;
+  }
+  *mode = (tarni_capture_mode)exchanged;
+  return true;
+}
+
 tarn_status tarni_cuda_graph_instantiate(tarni_port *port, tarni_graph graph,
                                          tarni_graph_exec *exec) {
   *exec = NULL;

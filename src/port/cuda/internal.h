@@ -151,6 +151,7 @@ tarn_status tarni_cuda_node_before(tarni_port *port, uint64_t node, tarni_edge *
                                    uint32_t capacity, uint32_t *count);
 tarn_status tarni_cuda_capture_begin(tarni_port *port, tarn_stream stream, tarni_capture_mode mode);
 tarn_status tarni_cuda_capture_end(tarni_port *port, tarn_stream stream, tarni_graph *graph);
+bool tarni_cuda_thread_mode(tarni_port *port, tarni_capture_mode *mode);
 tarn_status tarni_cuda_graph_instantiate(tarni_port *port, tarni_graph graph,
                                          tarni_graph_exec *exec);
 tarn_status tarni_cuda_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream stream);

@@ -140,6 +140,10 @@ tarn_status tarni_host_copy_batch(tarni_port *port, const tarni_copy *copies, ui
   return tarni_port_copy_batch(tarni_host_device(port), copies, count, stream);
 }
 
+bool tarni_host_thread_mode(tarni_port *port, tarni_capture_mode *mode) {
+  return tarni_port_thread_mode(tarni_host_device(port), mode);
+}
+
 uint64_t tarni_host_now_ns(tarni_port *port) {
   return tarni_port_now_ns(tarni_host_device(port));
 }

@@ -135,6 +135,7 @@ static tarn_status host_map(tarni_port *port, tarn_ptr address, uint64_t size, t
   if (result == HOST_PAGES_SHORT) {
     return host_short(port, "mmap", size);
   }
+  TARNI_RELAXED(host->device);
   const tarn_status status = tarni_port_host_register(host->device, pages_at(address), size);
   if (status != TARN_OK) {
     (void)tarni_host_pages_drop(pages_at(address), size);
@@ -172,6 +173,7 @@ static tarn_status host_unmap(tarni_port *port, tarn_ptr address, uint64_t size)
     return host_wrong_state(port, "unmap", "no chunk is mapped there");
   }
   if (chunk->is_registered) {
+    TARNI_RELAXED(host->device);
     TARN_TRY(tarni_port_host_unregister(host->device, pages_at(address)));
     chunk->is_registered = false;
   }
@@ -190,12 +192,14 @@ static tarn_status host_plain_alloc(tarni_port *port, uint64_t size, tarn_ptr *a
   host_port *host = host_of(port);
   const unsigned flags = host->config.is_write_combined ? TARNI_HOST_WRITE_COMBINED : 0;
   void *pointer;
+  TARNI_RELAXED(host->device);
   const tarn_status status = tarni_port_host_alloc(host->device, size, flags, &pointer);
   *address = (uintptr_t)pointer;
   return status == TARN_OK ? TARN_OK : register_failed(status);
 }
 
 static tarn_status host_plain_free(tarni_port *port, tarn_ptr address) {
+  TARNI_RELAXED(tarni_host_device(port));
   return tarni_port_host_free(tarni_host_device(port), pages_at(address));
 }
 
@@ -257,6 +261,7 @@ const tarni_port_table tarni_port_host = {
     .node_before = tarni_host_node_before,
     .copy_prepare = tarni_host_copy_prepare,
     .copy_batch = tarni_host_copy_batch,
+    .thread_mode = tarni_host_thread_mode,
     .now_ns = tarni_host_now_ns,
 };
 
@@ -321,6 +326,7 @@ bool tarni_port_host_can_register(tarni_port *port) {
   if (page == NULL) {
     return true; /* a shortage is for those to tell who need memory */
   }
+  TARNI_RELAXED(device);
   const tarn_status status = tarni_port_host_register(device, page, size);
   if (status == TARN_OK && tarni_port_host_unregister(device, page) != TARN_OK &&
       tarni_port_host_unregister(device, page) != TARN_OK) {

@@ -93,6 +93,7 @@ tarn_status tarni_host_node_before(tarni_port *port, uint64_t node, tarni_edge *
 void tarni_host_copy_prepare(tarni_port *port);
 tarn_status tarni_host_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
                                   tarn_stream stream);
+bool tarni_host_thread_mode(tarni_port *port, tarni_capture_mode *mode);
 uint64_t tarni_host_now_ns(tarni_port *port);
 
 static inline tarni_port *tarni_host_device(tarni_port *port) {

@@ -17,12 +17,29 @@ static sim_capture *capture_find(uint64_t id) {
   return NULL;
 }
 
+static _Thread_local tarni_capture_mode thread_mode = TARNI_CAPTURE_GLOBAL;
+
+bool tarni_sim_thread_mode(tarni_port *port, tarni_capture_mode *mode) {
+  (void)port;
+  const tarni_capture_mode before = thread_mode;
+  thread_mode = *mode;
+  *mode = before;
+  return true;
+}
+
+/* Whether a call that is not safe in captures is illegal for this thread because of this one. */
+static bool capture_forbids(const sim_capture *capture) {
+  if (thread_mode == TARNI_CAPTURE_RELAXED || capture->mode == TARNI_CAPTURE_RELAXED) {
+    return false;
+  }
+  return capture->thread == tarni_sim_thread() ||
+         (capture->mode == TARNI_CAPTURE_GLOBAL && thread_mode == TARNI_CAPTURE_GLOBAL);
+}
+
 tarn_status tarni_sim_capture_allows(sim_device *device, const char *entry) {
-  const uint64_t thread = tarni_sim_thread();
   bool is_allowed = true;
   for (sim_capture *capture = tarni_sim_world.captures; capture != NULL; capture = capture->next) {
-    if (capture->mode == TARNI_CAPTURE_GLOBAL ||
-        (capture->mode == TARNI_CAPTURE_THREAD_LOCAL && capture->thread == thread)) {
+    if (capture_forbids(capture)) {
       capture->is_invalid = true;
       is_allowed = false;
     }

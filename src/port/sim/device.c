@@ -174,6 +174,7 @@ const tarni_port_table tarni_port_sim = {
     .node_before = tarni_sim_node_before,
     .capture_begin = tarni_sim_capture_begin,
     .capture_end = tarni_sim_capture_end,
+    .thread_mode = tarni_sim_thread_mode,
     .graph_instantiate = tarni_sim_graph_instantiate,
     .graph_launch = tarni_sim_graph_launch,
     .graph_destroy = tarni_sim_graph_destroy,

@@ -222,6 +222,7 @@ tarn_status tarni_sim_node_before(tarni_port *port, uint64_t node, tarni_edge *e
                                   uint32_t capacity, uint32_t *count);
 tarn_status tarni_sim_capture_begin(tarni_port *port, tarn_stream handle, tarni_capture_mode mode);
 tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream on, tarni_graph *graph);
+bool tarni_sim_thread_mode(tarni_port *port, tarni_capture_mode *mode);
 tarn_status tarni_sim_graph_instantiate(tarni_port *port, tarni_graph graph, tarni_graph_exec *out);
 tarn_status tarni_sim_graph_launch(tarni_port *port, tarni_graph_exec exec, tarn_stream on);
 tarn_status tarni_sim_graph_destroy(tarni_port *port, tarni_graph graph_handle,

@@ -478,6 +478,15 @@ FAKE_API tarni_cu_result cuStreamBeginCapture_v2(tarni_cu_stream stream,
   return TARNI_CU_SUCCESS;
 }
 
+/* Belongs to no context. */
+FAKE_API tarni_cu_result cuThreadExchangeStreamCaptureMode(tarni_cu_capture_mode *mode) {
+  ENTER(thread_mode);
+  const tarni_cu_capture_mode before = state.thread_mode;
+  state.thread_mode = *mode;
+  *mode = before;
+  return TARNI_CU_SUCCESS;
+}
+
 FAKE_API tarni_cu_result cuStreamEndCapture(tarni_cu_stream stream, tarni_cu_graph *graph) {
   ENTER_CONTEXT(capture_end);
   *graph = new_handle();

@@ -39,6 +39,7 @@ typedef struct fake_cuda {
   uint64_t address_offset; /* device address of pinned memory minus its host address */
   uint64_t misalignment;   /* of reserved addresses */
   tarni_cu_capture_status capture_status;
+  tarni_cu_capture_mode thread_mode;
   tarni_cu_node nodes[FAKE_NODE_COUNT]; /* that a capturing stream and every node follow */
   tarni_cu_edge edges[FAKE_NODE_COUNT];
   size_t n_nodes;
