@@ -95,7 +95,7 @@ static void piece_keep(tarni_transfers *table, const tarni_transfer *piece) {
 static void slabs_give(tarn_batch *batch, tarni_transfers *table, bool in_order,
                        tarn_stream stream) {
   if (table->slabs != NULL) {
-    table->usual_bytes = table->used; /* those before the newest are full */
+    table->usual_bytes = table->used; /* those before the newest have no room for more */
     for (const tarni_staging *slab = table->slabs->next; slab != NULL; slab = slab->next) {
       table->usual_bytes += slab->bytes;
     }
@@ -140,6 +140,7 @@ tarn_status tarn_batch_create(tarn_copier *copier, const tarn_batch_config *conf
                       "no host memory for a batch of %zu bytes", sizeof(*made));
   }
   made->copier = copier;
+  made->way = known.by_engines ? TARNI_COPY_BY_ENGINES : TARNI_COPY_FAST;
   made->staging_bytes = known.staging_bytes != 0 ? known.staging_bytes : SLAB_DEFAULT;
   tarn_status status = table_reserve(&made->uploads, known.n_uploads, operation);
   if (status == TARN_OK) {
@@ -153,7 +154,9 @@ tarn_status tarn_batch_create(tarn_copier *copier, const tarn_batch_config *conf
     free(made);
     return status;
   }
-  tarni_port_copy_prepare(copier->port);
+  if (made->way == TARNI_COPY_FAST) {
+    tarni_port_copy_prepare(copier->port);
+  }
   tarni_copier_count(copier, &copier->stats.batches, 1);
   *batch = made;
   return TARN_OK;
@@ -412,7 +415,8 @@ static tarn_status copies_submit(tarn_batch *batch, tarni_transfers *table, tarn
   if (n == 0) {
     return TARN_OK;
   }
-  const tarn_status status = tarni_port_copy_batch(batch->copier->port, table->copies, n, stream);
+  const tarn_status status =
+      tarni_port_copy_batch(batch->copier->port, table->copies, n, stream, batch->way);
   if (status != TARN_OK) {
     table->is_torn = true;
     table->torn_stream = stream;

@@ -30,6 +30,7 @@ typedef struct tarni_transfers {
 struct tarn_batch {
   tarn_copier *copier;
   uint64_t staging_bytes;
+  tarni_copy_way way;
   tarni_transfers uploads, outputs;
   uint64_t n_copies;
   bool is_fetched;

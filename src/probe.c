@@ -241,7 +241,8 @@ static tarn_status try_pinned(probe *p) {
   memset(things->pinned + PROBE_BYTES, 0, PROBE_BYTES);
   const uint64_t half = PROBE_BYTES / 2;
   const tarni_copy copies[2] = {{back, out, half}, {back + half, out + half, half}};
-  TARN_TRY(TIMED(p, COPY_BATCH, tarni_port_copy_batch(p->port, copies, 2, things->streams[0])));
+  TARN_TRY(TIMED(p, COPY_BATCH,
+                 tarni_port_copy_batch(p->port, copies, 2, things->streams[0], TARNI_COPY_FAST)));
   TARN_TRY(TIMED(p, STREAM_SYNC, tarni_port_stream_sync(p->port, things->streams[0])));
   return compare_pattern(p, things->pinned + PROBE_BYTES, PROBE_BYTES, 5);
 }

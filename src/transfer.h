@@ -84,7 +84,7 @@ typedef struct tarni_job {
   tarni_mark *marks[TARNI_SLOTS_MAX];
   uint32_t ends[TARNI_SLOTS_MAX]; /* a mark proves the pieces before its end */
   uint32_t first_mark, n_marks;
-  bool is_polled; /* the oldest mark was not complete when it was last asked for */
+  bool is_polled; /* marks were asked for since the driver last copied: the oldest was pending */
   /* lock: */
   uint32_t claimed;  /* somebody copies them, or has */
   uint32_t copied;   /* by the host */

@@ -24,11 +24,16 @@ typedef struct tarn_batch_config {
   uint32_t n_outputs;     /* likewise */
   uint64_t staging_bytes; /* of pinned memory that are taken at a time, where pieces are small; 0:
                              64 KiB to begin with */
+  bool by_engines;        /* copies are made by copy engines alone, and never by a kernel */
+  bool reserved_bool[7];
 } tarn_batch_config;
 
-/* Makes an empty batch. config may be NULL: all defaults. The first one on a GPU compiles a kernel
- * for small copies, which can take a tenth of a second and wait for the work of the device: make
- * batches when a program starts. */
+/* Makes an empty batch. config may be NULL: all defaults.
+ * On a GPU small copies that are not side by side are made by a kernel, several times faster than
+ * by the copy engines. Like every kernel it waits while others keep the whole device busy; and the
+ * first batch of a device compiles it, which can take a tenth of a second and waits for work that
+ * is under way. Where a kernel runs that never ends, or that waits for the batch, set by_engines.
+ */
 TARN_API tarn_status tarn_batch_create(tarn_copier *copier, const tarn_batch_config *config,
                                        tarn_batch **batch);
 

@@ -25,8 +25,8 @@ typedef struct tarni_lock {
   tarni_rank rank;
 } tarni_lock;
 
-/* Locks are held for less than it takes to put a thread to sleep and wake it: who finds one taken
- * looks a few times more before it sleeps, where the system's mutexes can. */
+/* Those that many threads want are held for less than it takes to put a thread to sleep and wake
+ * it: who finds a lock taken looks a few times more before it sleeps, where the system can. */
 #ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
 #define TARNI_MUTEX_INIT PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
 #else

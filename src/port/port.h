@@ -68,6 +68,10 @@ typedef struct tarni_copy {
   uint64_t size;
 } tarni_copy;
 
+/* How the copies of a batch are made: as is fastest, or by copy engines alone, which a kernel that
+ * keeps the whole device busy does not keep waiting. */
+typedef enum tarni_copy_way { TARNI_COPY_FAST, TARNI_COPY_BY_ENGINES } tarni_copy_way;
+
 typedef struct tarni_port tarni_port;
 
 typedef struct tarni_port_table {
@@ -186,7 +190,7 @@ typedef struct tarni_port_table {
    * nor being captured (tarni_port_copy_batch makes single copies of those). On failure some of
    * them may have been given to the stream. */
   tarn_status (*copy_batch)(tarni_port *port, const tarni_copy *copies, uint64_t count,
-                            tarn_stream stream);
+                            tarn_stream stream, tarni_copy_way way);
   tarn_status (*fill)(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
                       tarn_stream stream);
   tarn_status (*fill_sync)(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size);
@@ -331,10 +335,10 @@ tarn_status tarni_port_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sou
                             tarn_stream stream);
 tarn_status tarni_port_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
                                  uint64_t size);
-/* As the table's, on any stream and on any device: by single copies where it has to be. */
 void tarni_port_copy_prepare(tarni_port *port);
+/* As the table's, on any stream and on any device: by single copies where it has to be. */
 tarn_status tarni_port_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
-                                  tarn_stream stream);
+                                  tarn_stream stream, tarni_copy_way way);
 tarn_status tarni_port_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
                             tarn_stream stream);
 tarn_status tarni_port_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,

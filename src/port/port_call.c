@@ -602,11 +602,13 @@ static tarn_status may_batch(tarni_port *port, uint64_t count, tarn_stream strea
 }
 
 void tarni_port_copy_prepare(tarni_port *port) {
-  port->table->copy_prepare(port);
+  if (enter_call(port, TARN_CALL_COPY_BATCH) == TARN_OK) {
+    port->table->copy_prepare(port);
+  }
 }
 
 tarn_status tarni_port_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
-                                  tarn_stream stream) {
+                                  tarn_stream stream, tarni_copy_way way) {
   TARN_TRY(enter_call(port, TARN_CALL_COPY_BATCH));
   for (uint64_t i = 0; i < count; i++) {
     TARN_TRY(need_size(port, TARN_CALL_COPY_BATCH, copies[i].size));
@@ -616,7 +618,7 @@ tarn_status tarni_port_copy_batch(tarni_port *port, const tarni_copy *copies, ui
   bool may;
   TARN_TRY(may_batch(port, count, stream, &may));
   if (may) {
-    return port->table->copy_batch(port, copies, count, stream);
+    return port->table->copy_batch(port, copies, count, stream, way);
   }
   for (uint64_t i = 0; i < count; i++) {
     const tarni_copy *copy = &copies[i];

@@ -101,7 +101,7 @@ static void one_copier(uint32_t n_helpers) {
 }
 
 static void many_helpers(void) {
-  one_copier(5);
+  one_copier(11);
 }
 
 static void one_helper(void) {

@@ -303,13 +303,13 @@ static void limit(void) {
 
 /* The system has not so much: nobody is ended for asking. */
 static void more_than_there_is(void) {
-  const uint64_t total = tarni_host_pages_total() & ~(2 * MIB - 1);
+  const uint64_t total = tarni_host_room_total() & ~(2 * MIB - 1);
   rig r;
   tarn_pinned *pool = pool_open(
       &r, &(tarn_pinned_config){.size = sizeof(tarn_pinned_config), .limit_bytes = total}, 1);
   REQUIRE(pool != NULL);
   void *block = &r;
-  CHECK(tarni_host_pages_free() < total);
+  CHECK(tarni_host_room_free() < total);
   CHECK_STATUS(tarn_pinned_alloc(pool, total, &block), TARN_HOST_MEMORY);
   CHECK(block == NULL);
   REQUIRE_OK(tarn_pinned_alloc(pool, MIB, &block));

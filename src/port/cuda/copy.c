@@ -39,7 +39,7 @@ static uint64_t bytes_of(const tarni_copy *copies, uint64_t count) {
 }
 
 tarn_status tarni_cuda_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
-                                  tarn_stream stream) {
+                                  tarn_stream stream, tarni_copy_way way) {
   tarn_assert(port->device.has_batch_copy && count != 0);
   const bool may_scatter = tarni_cuda_of(port)->has[TARNI_CU_GROUP_KERNEL];
   for (uint64_t n, done = 0; done < count; done += n) {
@@ -47,7 +47,7 @@ tarn_status tarni_cuda_copy_batch(tarni_port *port, const tarni_copy *copies, ui
     n = tarni_min(count - done, TARNI_CUDA_BATCH);
     tarni_cuda_call call;
     TARN_TRY(tarni_cuda_call_begin(port, TARN_CALL_COPY_BATCH, bytes_of(some, n), &call));
-    TARN_TRY(may_scatter ? tarni_cuda_scatter(&call, some, n, stream)
+    TARN_TRY(may_scatter ? tarni_cuda_scatter(&call, some, n, stream, way)
                          : tarni_cuda_call_end(&call, tarni_cuda_batch_of(&call, some, n, stream)));
   }
   return TARN_OK;

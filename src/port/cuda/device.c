@@ -208,7 +208,6 @@ static tarni_cu_result look_around(tarni_cuda_port *port) {
 }
 
 static void let_go(tarni_cuda_port *port) {
-  tarni_cuda_scatter_close(port);
   if (port->is_retained && !tarni_cu_forked()) {
     (void)port->driver->primary_release(port->device);
   }

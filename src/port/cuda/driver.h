@@ -317,7 +317,6 @@ typedef enum tarni_cu_group {
      size_t * failed, tarni_cu_stream stream))                                                     \
   X(module_load, KERNEL, cuModuleLoadData, 2000, cuModuleLoadData,                                 \
     (tarni_cu_module * module, const void *text))                                                  \
-  X(module_unload, KERNEL, cuModuleUnload, 2000, cuModuleUnload, (tarni_cu_module module))         \
   X(module_function, KERNEL, cuModuleGetFunction, 2000, cuModuleGetFunction,                       \
     (tarni_cu_function * function, tarni_cu_module module, const char *name))                      \
   X(launch, KERNEL, cuLaunchKernel, 4000, cuLaunchKernel,                                          \

@@ -28,8 +28,6 @@ typedef struct tarni_cuda_port {
   _Atomic int lost_code; /* the code that broke the context for good; 0 while it works */
   _Atomic bool is_scatter_tried;
   _Atomic(tarni_cu_function) scatter; /* NULL: there is none */
-  /* written before `scatter`: */
-  tarni_cu_module scatter_module;
 } tarni_cuda_port;
 
 /* The port that a table's entry was called with. */
@@ -163,8 +161,7 @@ void tarni_cuda_copy_prepare(tarni_port *port);
 /* Makes up to TARNI_CUDA_BATCH copies, each by the better way, and ends the call. pre: the driver
  * has KERNEL. */
 tarn_status tarni_cuda_scatter(tarni_cuda_call *call, const tarni_copy *copies, uint64_t count,
-                               tarn_stream stream);
-void tarni_cuda_scatter_close(tarni_cuda_port *port);
+                               tarn_stream stream, tarni_copy_way way);
 
 /* ---- copy.c --------------------------------------------------------------------------------- */
 
@@ -173,9 +170,9 @@ tarn_status tarni_cuda_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sou
 tarn_status tarni_cuda_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr source,
                                  uint64_t size);
 tarn_status tarni_cuda_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
-                                  tarn_stream stream);
-/* The driver's own batch. */
+                                  tarn_stream stream, tarni_copy_way way);
 enum { TARNI_CUDA_BATCH = 128 };
+/* The driver's own batch, of up to TARNI_CUDA_BATCH copies. */
 tarni_cu_result tarni_cuda_batch_of(const tarni_cuda_call *call, const tarni_copy *copies,
                                     size_t count, tarn_stream stream);
 tarn_status tarni_cuda_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,

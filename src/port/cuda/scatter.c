@@ -17,6 +17,7 @@
 enum {
   SCATTER_LEAST = 4,                 /* fewer copies are left to the driver */
   SCATTER_PIECES = TARNI_CUDA_BATCH, /* of one launch: a parameter of less than 4 KiB */
+  SCATTER_ODD_SIZE = 16 << 10,       /* so are copies of bytes, not words, from here on */
   SCATTER_SIZE = 64 << 10,           /* larger copies are better made by the copy engines */
   SCATTER_THREADS = 256,             /* of a block */
   SCATTER_SLICE = 4 << 10,           /* what a block copies at a time, 16 bytes a thread */
@@ -108,42 +109,44 @@ static const char scatter_text[] =
 
 /* ---- The kernel ---- */
 
-/* Whether a kernel finds pinned memory where the host has it. */
+/* Whether a kernel finds pinned memory where the host has it, and anybody would use one. */
 static bool can_scatter(const tarni_cuda_port *port) {
-  return port->has[TARNI_CU_GROUP_KERNEL] && port->is_unified && port->is_unified_registered;
+  return port->has[TARNI_CU_GROUP_KERNEL] && port->base.device.has_batch_copy && port->is_unified &&
+         port->is_unified_registered;
 }
 
+/* pre: the port's context is current. */
+static tarni_cu_result kernel_load(const tarni_cu_driver *driver, tarni_cu_function *function) {
+  tarni_cu_module module = NULL;
+  const tarni_cu_result code = driver->module_load(&module, scatter_text);
+  return code == TARNI_CU_SUCCESS ? driver->module_function(function, module, "tarn_scatter")
+                                  : code;
+}
+
+/* Without it all works, slower: so nothing is told of a failure, and only after a shortage it is
+ * tried again. The code stays as long as its context. To unload it would wait for all work of the
+ * device, break captures, and crash where its owner has destroyed the context. */
 void tarni_cuda_copy_prepare(tarni_port *port) {
   tarni_cuda_port *cuda = tarni_cuda_of(port);
+  const tarni_cu_driver *driver = cuda->driver;
   bool is_tried = false;
-  tarni_cuda_call call;
-  if (!can_scatter(cuda) ||
-      !atomic_compare_exchange_strong(&cuda->is_scatter_tried, &is_tried, true) ||
-      tarni_cuda_call_begin(port, TARN_CALL_COPY_BATCH, 0, &call) != TARN_OK) {
+  if (!can_scatter(cuda) || tarni_cu_forked() ||
+      atomic_load_explicit(&cuda->lost_code, memory_order_relaxed) != TARNI_CU_SUCCESS ||
+      !atomic_compare_exchange_strong(&cuda->is_scatter_tried, &is_tried, true)) {
     return;
   }
-  tarni_cu_module module = NULL;
   tarni_cu_function function = NULL;
-  if (call.driver->module_load(&module, scatter_text) == TARNI_CU_SUCCESS && module != NULL) {
-    if (call.driver->module_function(&function, module, "tarn_scatter") == TARNI_CU_SUCCESS &&
-        function != NULL) {
-      cuda->scatter_module = module;
-      atomic_store_explicit(&cuda->scatter, function, memory_order_release);
-    } else {
-      (void)call.driver->module_unload(module);
-    }
+  tarni_cu_result code = driver->context_push(cuda->context);
+  if (code == TARNI_CU_SUCCESS) {
+    tarni_cu_context popped = NULL;
+    code = kernel_load(driver, &function);
+    (void)driver->context_pop(&popped);
   }
-  (void)tarni_cuda_call_end(&call, TARNI_CU_SUCCESS); /* without it all works, slower */
-}
-
-void tarni_cuda_scatter_close(tarni_cuda_port *port) {
-  if (atomic_load_explicit(&port->scatter, memory_order_acquire) == NULL || tarni_cu_forked() ||
-      port->driver->context_push(port->context) != TARNI_CU_SUCCESS) {
-    return;
+  if (code == TARNI_CU_SUCCESS) {
+    atomic_store_explicit(&cuda->scatter, function, memory_order_release);
+  } else if (code == TARNI_CU_OUT_OF_MEMORY) {
+    atomic_store(&cuda->is_scatter_tried, false);
   }
-  (void)port->driver->module_unload(port->scatter_module);
-  tarni_cu_context popped;
-  (void)port->driver->context_pop(&popped);
 }
 
 /* ---- What a kernel can touch ---- */
@@ -197,6 +200,11 @@ typedef struct scatter_list {
   uint64_t n_left;
 } scatter_list;
 
+static bool is_small(const tarni_copy *copy) {
+  const bool is_odd = ((copy->destination | copy->source | copy->size) & 3) != 0;
+  return copy->size <= (is_odd ? SCATTER_ODD_SIZE : SCATTER_SIZE);
+}
+
 /* False: an address that the driver does not know. It would take it for ordinary memory of the host
  * and look there, whatever that does to the process. */
 static bool list_add(scatter_list *list, const tarni_cu_driver *driver, scatter_ranges *ranges,
@@ -206,7 +214,7 @@ static bool list_add(scatter_list *list, const tarni_cu_driver *driver, scatter_
   if (to == REACH_UNKNOWN || from == REACH_UNKNOWN) {
     return false;
   }
-  if (!has_kernel || copy->size > SCATTER_SIZE || to != REACH_KERNEL || from != REACH_KERNEL) {
+  if (!has_kernel || !is_small(copy) || to != REACH_KERNEL || from != REACH_KERNEL) {
     list->left[list->n_left++] = *copy;
     return true;
   }
@@ -235,23 +243,10 @@ static tarn_status refuse_copy(tarni_cuda_call *call, const tarni_copy *copy) {
                     (unsigned long long)copy->destination);
 }
 
-static tarni_cu_result list_send(tarni_cuda_call *call, scatter_list *list,
-                                 tarni_cu_function kernel, tarn_stream stream) {
-  if (list->count != 0) {
-    const tarni_cu_result code = list_launch(call, list, kernel, stream);
-    if (code != TARNI_CU_SUCCESS) {
-      call->operation = "cuLaunchKernel";
-      return code;
-    }
-  }
-  return list->n_left != 0 ? tarni_cuda_batch_of(call, list->left, list->n_left, stream)
-                           : TARNI_CU_SUCCESS;
-}
-
 tarn_status tarni_cuda_scatter(tarni_cuda_call *call, const tarni_copy *copies, uint64_t count,
-                               tarn_stream stream) {
+                               tarn_stream stream, tarni_copy_way way) {
   tarni_cu_function kernel = atomic_load_explicit(&call->port->scatter, memory_order_acquire);
-  const bool has_kernel = kernel != NULL && count >= SCATTER_LEAST;
+  const bool has_kernel = kernel != NULL && count >= SCATTER_LEAST && way == TARNI_COPY_FAST;
   scatter_ranges ranges = {0};
   scatter_list list;
   list.count = 0;
@@ -262,5 +257,18 @@ tarn_status tarni_cuda_scatter(tarni_cuda_call *call, const tarni_copy *copies, 
       return refuse_copy(call, &copies[i]);
     }
   }
-  return tarni_cuda_call_end(call, list_send(call, &list, kernel, stream));
+  if (list.count != 0) {
+    const tarni_cu_result code = list_launch(call, &list, kernel, stream);
+    if (tarni_cuda_is_lost(code)) {
+      call->operation = "cuLaunchKernel";
+      return tarni_cuda_call_end(call, code);
+    }
+    if (code !=
+        TARNI_CU_SUCCESS) { /* as on a stream of another context: the driver makes them all */
+      return tarni_cuda_call_end(call, tarni_cuda_batch_of(call, copies, count, stream));
+    }
+  }
+  return tarni_cuda_call_end(call, list.n_left != 0
+                                       ? tarni_cuda_batch_of(call, list.left, list.n_left, stream)
+                                       : TARNI_CU_SUCCESS);
 }

@@ -136,8 +136,8 @@ void tarni_host_copy_prepare(tarni_port *port) {
 }
 
 tarn_status tarni_host_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
-                                  tarn_stream stream) {
-  return tarni_port_copy_batch(tarni_host_device(port), copies, count, stream);
+                                  tarn_stream stream, tarni_copy_way way) {
+  return tarni_port_copy_batch(tarni_host_device(port), copies, count, stream, way);
 }
 
 bool tarni_host_thread_mode(tarni_port *port, tarni_capture_mode *mode) {

@@ -39,7 +39,7 @@ static tarn_status host_short(const tarni_port *port, const char *operation, uin
 static tarn_status host_info(tarni_port *port, uint64_t *free_bytes, uint64_t *total_bytes) {
   TARN_TRY(tarni_port_info(tarni_host_device(port), free_bytes, total_bytes)); /* is it lost? */
   *total_bytes = port->device.total_bytes;
-  *free_bytes = tarni_min(tarni_host_pages_free(), *total_bytes);
+  *free_bytes = tarni_min(tarni_host_room_free(), *total_bytes);
   return TARN_OK;
 }
 
@@ -302,7 +302,7 @@ tarn_status tarni_port_host_open(const char *device, const tarni_host_config *co
   host->base.table = &tarni_port_host;
   host->base.fork = tarni_fork_count();
   host->base.device = host->device->device;
-  host->base.device.total_bytes = tarni_host_pages_total();
+  host->base.device.total_bytes = tarni_host_room_total();
   host->base.device.granularity_bytes = config->region_bytes;
   host->base.device.has_vmm = host->device->device.has_host_register;
   host->base.device.has_pool = false;

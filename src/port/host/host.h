@@ -27,6 +27,13 @@ typedef struct host_port {
   host_chunk *chunks;
 } host_port;
 
+/* ---- room.c: how much memory there is ---- */
+/* Bytes that this process can have: of the machine, or of its control groups if that is less. */
+uint64_t tarni_host_room_total(void);
+uint64_t tarni_host_room_free(void);
+/* Whether so much can be had, with something left for the system's own account of it. */
+bool tarni_host_room_has(uint64_t size, const tarni_host_config *config);
+
 /* ---- pages.c: memory of the operating system ---- */
 typedef enum host_pages_result {
   HOST_PAGES_OK = 0,
@@ -34,9 +41,6 @@ typedef enum host_pages_result {
   HOST_PAGES_REFUSED /* the system does not let the process place memory on the node */
 } host_pages_result;
 
-/* Bytes that this process can have: of the machine, or of the container if that is less. */
-uint64_t tarni_host_pages_total(void);
-uint64_t tarni_host_pages_free(void);
 bool tarni_host_pages_has_node(uint32_t node);
 /* Whether the system lets the process choose a node. */
 bool tarni_host_pages_can_bind(uint32_t node);
@@ -92,7 +96,7 @@ tarn_status tarni_host_node_before(tarni_port *port, uint64_t node, tarni_edge *
                                    uint32_t capacity, uint32_t *count);
 void tarni_host_copy_prepare(tarni_port *port);
 tarn_status tarni_host_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
-                                  tarn_stream stream);
+                                  tarn_stream stream, tarni_copy_way way);
 bool tarni_host_thread_mode(tarni_port *port, tarni_capture_mode *mode);
 uint64_t tarni_host_now_ns(tarni_port *port);
 

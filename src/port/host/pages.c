@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT
  *
  * Memory of the operating system for the host port: reserved as addresses, filled with pages by
- * several threads at once, dropped again. The only file of the host port that talks to the system.
+ * several threads at once, dropped again. How much there is: room.c.
  * Mappings are made by raw system calls: a sanitizer must not clear or walk its own shadow for
  * ranges of this size. Owns nothing, takes no lock. */
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -27,74 +25,6 @@ enum {
 static void *raw_mmap(void *address, uint64_t size, int protection, int flags) {
   const long result = syscall(SYS_mmap, address, size, protection, flags, -1, (off_t)0);
   return result == -1 ? MAP_FAILED : (void *)(uintptr_t)result;
-}
-
-/* ---- How much there is ---- */
-
-/* The number behind `key` in a file, behind its very beginning where key is "". UINT64_MAX: there
- * is none, or no limit ("max"). */
-static uint64_t number_in(const char *path, const char *key) {
-  char line[128];
-  uint64_t number = UINT64_MAX;
-  FILE *file = fopen(path, "re");
-  if (file == NULL) {
-    return number;
-  }
-  const size_t length = strlen(key);
-  while (number == UINT64_MAX && fgets(line, sizeof(line), file) != NULL) {
-    char *end = line;
-    if (strncmp(line, key, length) == 0) {
-      const uint64_t found = strtoull(line + length, &end, 10);
-      number = end != line + length && end != line ? found : number;
-    }
-  }
-  (void)fclose(file);
-  return number;
-}
-
-/* What a container may have and has, by either generation of control groups. */
-typedef struct container {
-  const char *limit, *usage, *details;
-  const char *files, *shared; /* in the details: what is kept of files; what of that is memory */
-} container;
-
-static const container containers[] = {
-    {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat",
-     "file ", "shmem "},
-    {"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
-     "/sys/fs/cgroup/memory/memory.stat", "total_cache ", "total_shmem "},
-};
-enum { N_CONTAINERS = sizeof(containers) / sizeof(containers[0]) };
-
-uint64_t tarni_host_pages_total(void) {
-  const long n_pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-  uint64_t total = n_pages > 0 && page > 0 ? (uint64_t)n_pages * (uint64_t)page : 1u << 30;
-  for (size_t i = 0; i < N_CONTAINERS; i++) {
-    total = tarni_min(total, number_in(containers[i].limit, ""));
-  }
-  return total;
-}
-
-/* The system gives up what it keeps of files when memory is asked for, but not what is shared. */
-static uint64_t container_free(const container *at) {
-  const uint64_t limit = number_in(at->limit, ""), usage = number_in(at->usage, "");
-  const uint64_t files = number_in(at->details, at->files);
-  const uint64_t shared = number_in(at->details, at->shared);
-  if (limit == UINT64_MAX || usage == UINT64_MAX) {
-    return UINT64_MAX;
-  }
-  const bool is_told = files != UINT64_MAX && shared <= files && files - shared <= usage;
-  const uint64_t used = is_told ? usage - (files - shared) : usage;
-  return limit > used ? limit - used : 0;
-}
-
-uint64_t tarni_host_pages_free(void) {
-  const uint64_t kib = number_in("/proc/meminfo", "MemAvailable:");
-  uint64_t free_bytes = kib < UINT64_MAX / 1024 ? kib * 1024 : tarni_host_pages_total();
-  for (size_t i = 0; i < N_CONTAINERS; i++) {
-    free_bytes = tarni_min(free_bytes, container_free(&containers[i]));
-  }
-  return free_bytes;
 }
 
 /* ---- Nodes ---- */
@@ -222,7 +152,7 @@ static void fill_all(void *address, uint64_t size) {
 host_pages_result tarni_host_pages_fill(void *address, uint64_t size,
                                         const tarni_host_config *config) {
   /* Where memory runs out under a page that is written to, the system ends a process. */
-  if (size > tarni_host_pages_free() ||
+  if (!tarni_host_room_has(size, config) ||
       raw_mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED) !=
           address) {
     return HOST_PAGES_SHORT;

@@ -182,7 +182,7 @@ tarn_status tarni_sim_copy_sync(tarni_port *port, tarn_ptr destination, tarn_ptr
                                 uint64_t size);
 void tarni_sim_copy_prepare(tarni_port *port);
 tarn_status tarni_sim_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
-                                 tarn_stream on);
+                                 tarn_stream on, tarni_copy_way way);
 tarn_status tarni_sim_fill(tarni_port *port, tarn_ptr destination, uint8_t value, uint64_t size,
                            tarn_stream on);
 tarn_status tarni_sim_fill_sync(tarni_port *port, tarn_ptr destination, uint8_t value,

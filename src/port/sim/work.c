@@ -212,13 +212,14 @@ static tarn_status copy_batch_refuse(sim_device *device, const tarni_copy *copie
   return TARN_OK;
 }
 
-/* The seed decides which copy comes first. */
 void tarni_sim_copy_prepare(tarni_port *port) {
   (void)port; /* it is as fast as it can be */
 }
 
+/* The seed decides which copy comes first. */
 tarn_status tarni_sim_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
-                                 tarn_stream on) {
+                                 tarn_stream on, tarni_copy_way way) {
+  (void)way;
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_COPY_BATCH, 0));
   sim_stream *stream;

@@ -561,11 +561,6 @@ FAKE_API tarni_cu_result cuModuleLoadData(tarni_cu_module *module, const void *t
   return strstr(text, ".entry tarn_scatter") != NULL ? TARNI_CU_SUCCESS : TARNI_CU_INVALID_VALUE;
 }
 
-FAKE_API tarni_cu_result cuModuleUnload(tarni_cu_module module) {
-  ENTER_CONTEXT(module_unload);
-  return TARNI_CU_SUCCESS;
-}
-
 FAKE_API tarni_cu_result cuModuleGetFunction(tarni_cu_function *function, tarni_cu_module module,
                                              const char *name) {
   ENTER_CONTEXT(module_function);
