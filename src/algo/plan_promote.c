@@ -99,20 +99,26 @@ static bool is_over(const tarni_run *run) {
   return tarni_run_is_done(run) || run->is_stopped;
 }
 
+/* Tries of one line, until others have their turn, or it gets nowhere: *is_alive is left alone
+ * where there was none. n_stale counts placed buffers. */
+static tarn_status take_turn(tarni_run *run, promote_line *line, uint64_t *offsets,
+                             uint64_t n_stale, bool *is_alive) {
+  const uint64_t end = run->steps + (uint64_t)run->scene->count * PROMOTE_TURN;
+  while (run->steps < end && line->n_stale < n_stale && !is_over(run)) {
+    TARN_TRY(try_line(run, line, offsets));
+    *is_alive = true;
+  }
+  return TARN_OK;
+}
+
 /* Turns of all lines until none of them gets anywhere. */
 static tarn_status run_lines(tarni_run *run, promote_line lines[PROMOTE_LINES], uint64_t *offsets,
-                             uint32_t n_stale) {
-  const uint64_t n = run->scene->count;
+                             uint64_t n_stale) {
   bool is_alive = true;
   while (is_alive && !is_over(run)) {
     is_alive = false;
     for (int k = 0; k < PROMOTE_LINES; k++) {
-      promote_line *line = &lines[k];
-      const uint64_t end = run->steps + n * PROMOTE_TURN;
-      while (run->steps < end && line->n_stale < n * n_stale && !is_over(run)) {
-        TARN_TRY(try_line(run, line, offsets));
-        is_alive = true;
-      }
+      TARN_TRY(take_turn(run, &lines[k], offsets, n_stale, &is_alive));
     }
   }
   return TARN_OK;
@@ -134,7 +140,7 @@ tarn_status tarni_promote_run(tarni_run *run, tarni_sorter *sorter, uint32_t n_s
     for (int k = 0; k < PROMOTE_LINES; k++) {
       tarni_sorter_run(sorter, &promote_sorts[k], 0.0, 0, lines[k].order);
     }
-    status = run_lines(run, lines, offsets, n_stale);
+    status = run_lines(run, lines, offsets, (uint64_t)n * n_stale);
   } else {
     status = tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
                         "no memory for the orders of %zu buffers", n);
