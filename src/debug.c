@@ -534,6 +534,7 @@ static tarn_status each_live_grow(tarn_heap *heap,
       TARN_TRY(record_is_live(heap, record) ? act(heap, record) : TARN_OK);
     }
   }
+  TARNI_RELAXED(heap->port);
   return tarni_port_stream_sync(heap->port, TARNI_STREAM_LEGACY);
 }
 

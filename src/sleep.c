@@ -92,6 +92,7 @@ static tarn_status captures_refuse(tarn_heap *heap) {
 
 /* Pinned memory is given back only when all work of the device is complete. */
 static tarn_status device_await_all(tarn_heap *heap, tarni_nap *nap) {
+  TARNI_RELAXED(heap->port);
   if (nap->page == NULL) {
     TARN_TRY(tarni_port_host_alloc(heap->port, TARNI_GRANULE, 0, &nap->page));
   }
@@ -175,6 +176,7 @@ static uint64_t pieces_run(tarn_heap *heap, const tarni_nap *nap, uint64_t first
 /* Waits for the copies that may be under way. */
 static tarn_status copies_await(tarn_heap *heap, tarni_nap *nap) {
   if (nap->is_copying) {
+    TARNI_RELAXED(heap->port);
     TARN_TRY(tarni_port_stream_sync(heap->port, TARNI_STREAM_LEGACY));
     nap->is_copying = false;
   }
@@ -211,6 +213,7 @@ static tarn_status pieces_save(tarn_heap *heap, tarni_nap *nap) {
   }
   const nap_piece *last = &nap->pieces[nap->n_pieces - 1];
   void *saved;
+  TARNI_RELAXED(heap->port);
   TARN_TRY(tarni_port_host_alloc(heap->port, last->at + last->bytes, 0, &saved));
   nap->saved = saved;
   TARN_TRY(pieces_copy(heap, nap, true));
@@ -234,6 +237,7 @@ static tarn_status saved_free(tarn_heap *heap, tarni_nap *nap) {
       const nap_piece *last = &nap->pieces[nap->n_pieces - 1];
       memset(nap->saved, 0, last->at + last->bytes);
     }
+    TARNI_RELAXED(heap->port);
     TARN_TRY(tarni_port_host_free(heap->port, nap->saved));
     nap->saved = NULL;
     nap->is_copying = false; /* all work of the device was waited for */
@@ -548,6 +552,7 @@ tarn_status tarni_sleep_give_back(tarn_heap *heap) {
     TARN_TRY(chunks_leave(heap, nap));
   }
   if (nap->page != NULL) {
+    TARNI_RELAXED(heap->port);
     TARN_TRY(tarni_port_host_free(heap->port, nap->page));
     nap->page = NULL;
   }

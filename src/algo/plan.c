@@ -39,12 +39,19 @@ void tarni_run_offer(tarni_run *run, const uint64_t *offsets, uint64_t height) {
   }
 }
 
+/* Fewer buffers are the search's alone; up to its own limit it has most of the time. */
+enum { PROMOTE_COUNT = 512, PROMOTE_SHORT = 20, PROMOTE_LONG = 100 };
+
 /* Everything between the prepared scene and the finished offsets. */
 static tarn_status run_all(tarni_run *run) {
   tarni_sorter sorter;
   TARN_TRY(tarni_sorter_create(run->scene, &sorter));
   tarn_status status = tarni_greedy_run(run, &sorter);
   const bool is_small = tarni_search_fits(run->scene);
+  if (status == TARN_OK && run->scene->count >= PROMOTE_COUNT && !tarni_run_is_done(run) &&
+      !run->is_stopped) {
+    status = tarni_promote_run(run, &sorter, is_small ? PROMOTE_SHORT : PROMOTE_LONG);
+  }
   if (status == TARN_OK && is_small && !tarni_run_is_done(run) && !run->is_stopped) {
     status = tarni_search_run(run, &sorter);
   }

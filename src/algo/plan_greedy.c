@@ -113,25 +113,26 @@ static uint64_t find_gap(const tarni_scene *scene, const shelf *one, uint32_t bu
   return best_gap == UINT64_MAX ? floor : best;
 }
 
-tarn_status tarni_greedy_place(const tarni_scene *scene, const uint32_t *order, tarni_fit fit,
-                               uint64_t ceiling, uint64_t *offsets, uint64_t *height) {
+tarn_status tarni_greedy_place(const tarni_scene *scene, tarni_placing *placing) {
   shelves all;
-  *height = 0;
+  placing->height = 0;
+  placing->n_placed = 0;
   if (!shelves_create(scene, &all)) {
     return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
                       "no memory for the placement of %u buffers", scene->count);
   }
   for (uint32_t k = 0; k < scene->count; k++) {
-    const uint32_t i = order[k];
+    const uint32_t i = placing->order[k];
     const shelf *near = shelves_of(&all, scene->begin[i], scene->end[i]);
-    const uint64_t offset = find_gap(scene, near, i, fit);
+    const uint64_t offset = find_gap(scene, near, i, placing->fit);
     const shelf_item item = {scene->begin[i], scene->end[i], offset, offset + scene->bytes[i]};
-    offsets[i] = offset;
-    *height = tarni_max(*height, item.top);
-    if (*height >= ceiling) {
-      *height = UINT64_MAX;
+    if (item.top >= placing->ceiling) {
+      placing->height = UINT64_MAX;
       break;
     }
+    placing->offsets[i] = offset;
+    placing->height = tarni_max(placing->height, item.top);
+    placing->n_placed++;
     shelves_insert(&all, &item);
   }
   free(all.items);
@@ -166,14 +167,15 @@ tarn_status tarni_greedy_run(tarni_run *run, tarni_sorter *sorter) {
   }
   for (size_t k = 0; k < sizeof(greedy_sorts) / sizeof(greedy_sorts[0]); k++) {
     for (int fit = TARNI_FIT_FIRST; fit <= TARNI_FIT_BEST && status == TARN_OK; fit++) {
-      uint64_t height = UINT64_MAX;
       if (tarni_run_is_done(run) || (run->height != UINT64_MAX && run->is_stopped)) {
         break;
       }
       tarni_sorter_run(sorter, &greedy_sorts[k], 0.0, 0, order);
-      status = tarni_greedy_place(scene, order, (tarni_fit)fit, run->height, offsets, &height);
+      tarni_placing placing = {
+          .order = order, .fit = (tarni_fit)fit, .ceiling = run->height, .offsets = offsets};
+      status = tarni_greedy_place(scene, &placing);
       if (status == TARN_OK) {
-        tarni_run_offer(run, offsets, height);
+        tarni_run_offer(run, offsets, placing.height);
         (void)tarni_run_step(run, scene->count);
       }
     }

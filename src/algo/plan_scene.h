@@ -95,10 +95,23 @@ void tarni_sorter_run(tarni_sorter *sorter, const tarni_sort *sort, double ampli
 /* ---- plan_greedy.c: the portfolio of fast placements ---------------------------------------- */
 typedef enum tarni_fit { TARNI_FIT_FIRST, TARNI_FIT_BEST } tarni_fit;
 
-/* Places in the given order; gives up, and returns UINT64_MAX, once a top would reach `ceiling`. */
-tarn_status tarni_greedy_place(const tarni_scene *scene, const uint32_t *order, tarni_fit fit,
-                               uint64_t ceiling, uint64_t *offsets, uint64_t *height);
+typedef struct tarni_placing {
+  const uint32_t *order;
+  tarni_fit fit;
+  uint64_t ceiling;
+  uint64_t *offsets; /* of what is placed */
+  uint64_t height;   /* UINT64_MAX: given up, because a top would reach the ceiling */
+  uint32_t n_placed; /* below the ceiling; the next one in the order is the first that is not */
+} tarni_placing;
+
+/* Places in the given order. */
+tarn_status tarni_greedy_place(const tarni_scene *scene, tarni_placing *placing);
 tarn_status tarni_greedy_run(tarni_run *run, tarni_sorter *sorter);
+
+/* ---- plan_promote.c: orders that learn ------------------------------------------------------ */
+/* Until the run is done or stopped, or no order has learned anything for as long as it takes to
+ * place all buffers n_stale times. */
+tarn_status tarni_promote_run(tarni_run *run, tarni_sorter *sorter, uint32_t n_stale);
 
 /* ---- plan_search.c: exact search ------------------------------------------------------------ */
 /* Spends its share of the run on searches for lower plans, until the run is done or stopped. */

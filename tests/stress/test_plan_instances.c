@@ -161,6 +161,40 @@ static void solves_its_own_puzzles(void) {
   CHECK(n_solved >= PUZZLES * 3 / 4);
 }
 
+/* ---- Large scenes --------------------------------------------------------------------------- */
+
+enum { LARGE = 6000, LARGE_TIMES = 12000 };
+
+/* Many short lives and some long ones, sizes of all magnitudes, no two alike: nothing tiles. */
+static void make_large(uint64_t seed, tarni_plan_buffer *buffers) {
+  tarni_rng rng = {seed};
+  for (uint32_t i = 0; i < LARGE; i++) {
+    const bool is_short = tarni_rng_below(&rng, 10) != 0;
+    const uint64_t begin = tarni_rng_below(&rng, LARGE_TIMES);
+    const uint64_t longest = (uint64_t)(is_short ? 64 : 4096) >> tarni_rng_below(&rng, 4);
+    buffers[i] = (tarni_plan_buffer){.bytes = ((uint64_t)1 << (8 + tarni_rng_below(&rng, 16))) +
+                                              tarni_rng_below(&rng, 1 << 16),
+                                     .begin = begin,
+                                     .end = begin + 1 + tarni_rng_below(&rng, longest)};
+  }
+}
+
+/* The portfolio alone leaves up to eight per cent of such. */
+static void packs_large_scenes(void) {
+  static tarni_plan_buffer buffers[LARGE];
+  for (uint64_t seed = 1; seed <= 3; seed++) {
+    tarni_plan plan;
+    make_large(seed, buffers);
+    const tarni_plan_problem problem = {.buffers = buffers, .count = LARGE};
+    const tarni_plan_limits limits = {.max_steps = 1500000};
+    REQUIRE_OK(tarni_plan_solve(&problem, &limits, &plan));
+    test_note("%u buffers: %.3f %% above the bound", (unsigned)LARGE,
+              100.0 * (double)(plan.height - plan.bound) / (double)plan.bound);
+    CHECK(plan.height - plan.bound <= plan.bound / 100);
+    tarni_plan_release(&plan);
+  }
+}
+
 static const test_case cases[] = {
     {"solves_the_puzzles", solves_the_puzzles},
     {"packs_resnet50", packs_resnet50},
@@ -168,6 +202,7 @@ static const test_case cases[] = {
     {"packs_s_1", packs_s_1},
     {"packs_pangu", packs_pangu},
     {"solves_its_own_puzzles", solves_its_own_puzzles},
+    {"packs_large_scenes", packs_large_scenes},
 };
 
 TEST_MAIN(cases)
