@@ -20,8 +20,11 @@
 enum {
   FEW_HANDS = 6, /* with no more the driving thread copies, too */
   SLOTS_MIN = 4,
-  RUNS_A_RING = 4,     /* a copy to the device takes at most this part of the ring */
-  PIECES_A_HELPER = 2, /* of full size: to wake one takes as long as to copy 200 KiB */
+  RUNS_A_RING = 4, /* a copy to the device takes at most this part of the ring */
+  /* Pieces of full size for each helper: to wake one takes as long as to copy 200 KiB. Those of a
+   * copy out are woken one by one, as its pieces come in. */
+  PIECES_A_HELPER_IN = 2,
+  PIECES_A_HELPER_OUT = 1,
 };
 
 /* ---- Beginning and end ---- */
@@ -35,7 +38,8 @@ static void job_cut(tarni_job *job, uint64_t piece_bytes) {
  * driver call. */
 static void job_shape(tarni_job *job) {
   const uint64_t n_full = job->bytes / job->copier->piece_bytes;
-  const uint64_t n_helpers = tarni_max(1, n_full / PIECES_A_HELPER);
+  const uint64_t n_helpers =
+      tarni_max(1, n_full / (job->is_out ? PIECES_A_HELPER_OUT : PIECES_A_HELPER_IN));
   const uint64_t n_hands = tarni_min(n_helpers, job->copier->max_threads) + 1;
   const uint64_t share = tarni_align_up(job->bytes / (4 * n_hands) + 1, TARNI_PIECE_MIN);
   job->n_hands = (uint32_t)n_hands;
