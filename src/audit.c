@@ -53,7 +53,7 @@ static uint64_t mapped_bytes(const tarn_heap *heap, const tarni_extent *extent) 
   const uint64_t end = extent->offset + extent->size;
   for (uint64_t at = extent->offset; at < end;) {
     const uint64_t stop = tarni_min(end, tarni_align_down(at, heap->unit) + heap->unit);
-    bytes += is_home(heap, at / heap->unit) ? stop - at : 0;
+    bytes += is_home(heap, tarni_unit_of(heap, at)) ? stop - at : 0;
     at = stop;
   }
   return bytes;
@@ -87,7 +87,7 @@ static tarn_status check_slab(audit *sum, tarni_index index) {
                           tarni_is_aligned(at, heap->unit);
     TARN_TRY(
         compare("the page of a slab", is_found ? index : 0, heap->pages[at >> TARNI_GRANULE_LOG2]));
-    sum->granules[heap->units[at / heap->unit]]++;
+    sum->granules[heap->units[tarni_unit_of(heap, at)]]++;
   }
   const uint64_t live_blocks = sum->live_blocks;
   count_live(sum, slab);
@@ -115,8 +115,8 @@ static tarn_status check_extent(audit *sum, tarni_index index) {
     break;
   case TARNI_EXTENT_ALIAS:
     sum->n_aliases++;
-    TARN_TRY(
-        compare("the place of an alias", index, heap->places[extent->offset / heap->unit].alias));
+    TARN_TRY(compare("the place of an alias", index,
+                     heap->places[tarni_unit_of(heap, extent->offset)].alias));
     break;
   case TARNI_EXTENT_ZOMBIE:
     TARN_TRY(compare("zombies without a chunk", 0, extent->chunk == 0));
@@ -360,7 +360,7 @@ static tarn_status check_chunks(const audit *sum) {
   const tarn_heap *heap = sum->heap;
   uint64_t bytes = 0, n_idle = 0, n_listed = 0;
   TARN_TRY(check_mapped(sum, &bytes, &n_idle));
-  for (uint64_t unit = heap->size / heap->unit;
+  for (uint64_t unit = tarni_unit_of(heap, heap->size);
        (unit = tarni_bitset_below(&heap->idle, unit)) != TARNI_BITSET_NONE; n_listed++) {
     const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
     TARN_TRY(compare("the home of an idle chunk", unit, chunk->first_unit));

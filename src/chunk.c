@@ -22,7 +22,7 @@ tarni_index tarni_idle_below_locked(const tarn_heap *heap, uint64_t unit) {
 }
 
 tarni_index tarni_idle_highest_locked(const tarn_heap *heap) {
-  return tarni_idle_below_locked(heap, heap->size / heap->unit);
+  return tarni_idle_below_locked(heap, tarni_unit_of(heap, heap->size));
 }
 
 void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used) {
@@ -31,7 +31,7 @@ void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, boo
   heap->used_peak_bytes = tarni_max(heap->used_peak_bytes, heap->used_bytes);
   heap->recent_used_peak = tarni_max(heap->recent_used_peak, heap->used_bytes);
   while (offset < end) {
-    const tarni_index index = heap->units[offset / heap->unit];
+    const tarni_index index = heap->units[tarni_unit_of(heap, offset)];
     tarn_assert(index != 0 && "a slab lies on chunks");
     tarni_phys *chunk = &heap->chunks[index];
     const uint64_t stop =

@@ -44,7 +44,7 @@ static uint64_t n_pages(const tarn_heap *heap) {
 }
 
 static uint64_t n_units(const tarn_heap *heap) {
-  return heap->unit != 0 ? heap->size / heap->unit : 0;
+  return tarni_unit_of(heap, heap->size);
 }
 
 static bool metadata_open(tarn_heap *heap) {
@@ -131,6 +131,7 @@ static tarn_status heap_open(tarn_heap *heap, const tarni_settings *settings) {
   }
   TARN_TRY(backing_check(heap, settings));
   heap->unit = tarni_max(heap->port->device.granularity_bytes, TARNI_GRANULE);
+  heap->unit_log2 = tarni_log2(heap->unit);
   heap->limit_bytes =
       heap->config.limit_bytes != 0 ? heap->config.limit_bytes : heap->port->device.total_bytes;
   if (!order_open(heap)) {

@@ -39,6 +39,11 @@ static inline bool tarni_settings_have_buckets(const tarni_settings *settings) {
   return settings->backing != TARN_BACKING_VMM || settings->rounding != TARN_ROUNDING_CLASSES;
 }
 
+/* The unit that an offset lies in. */
+static inline uint64_t tarni_unit_of(const tarn_heap *heap, uint64_t offset) {
+  return offset >> heap->unit_log2;
+}
+
 /* ---- extent.c: the partition of addresses, and trees of what is free ---- */
 bool tarni_extents_open(tarn_heap *heap);
 void tarni_extents_close(tarn_heap *heap);
@@ -77,7 +82,8 @@ static inline bool tarni_extent_fits(const tarni_extent *extent, uint64_t size,
 static inline bool tarni_extent_may_join(const tarn_heap *heap, const tarni_extent *extent,
                                          const tarni_extent *other) {
   return !heap->is_fixed || extent->kind == TARNI_EXTENT_VOID ||
-         heap->units[extent->offset / heap->unit] == heap->units[other->offset / heap->unit];
+         heap->units[tarni_unit_of(heap, extent->offset)] ==
+             heap->units[tarni_unit_of(heap, other->offset)];
 }
 
 static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {

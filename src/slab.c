@@ -102,8 +102,8 @@ void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_o
   pages_set(heap, extent, 0);
   tarni_chunk_use_locked(heap, extent->offset, extent->size, false);
   extent->kind = TARNI_EXTENT_BUSY;
-  const uint64_t first = extent->offset / heap->unit;
-  const uint64_t last = (extent->offset + extent->size - 1) / heap->unit;
+  const uint64_t first = tarni_unit_of(heap, extent->offset);
+  const uint64_t last = tarni_unit_of(heap, extent->offset + extent->size - 1);
   tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, order);
   tarni_chunks_rest_locked(heap, first, last, order);
 }

@@ -341,7 +341,8 @@ struct tarn_heap {
   tarn_ptr base;
   uint64_t size;      /* of the reservation */
   uint64_t small_end; /* offset where the zone of large blocks begins */
-  uint64_t unit;      /* bytes */
+  uint64_t unit;      /* bytes; a power of two */
+  uint32_t unit_log2;
   uint32_t fork;      /* tarni_fork_count of the process that made it */
   bool is_fixed;      /* memory of the host: chunks never move, and no block lies on two of them */
   uint8_t *states;    /* a byte for each 256 of the small zone: tarni_small_state */
