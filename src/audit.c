@@ -184,8 +184,13 @@ static tarn_status check_node(const tarn_heap *heap, tarni_index index, uint32_t
     return differ("the place of an extent in a tree", bounds[0], node->offset);
   }
   uint64_t largest = node->size;
-  largest = node->left != 0 ? tarni_max(largest, heap->extents[node->left].largest) : largest;
-  largest = node->right != 0 ? tarni_max(largest, heap->extents[node->right].largest) : largest;
+  for (int side = 0; side < 2; side++) {
+    const tarni_index child = side == 0 ? node->left : node->right;
+    if (child != 0) {
+      largest = tarni_max(largest, heap->extents[child].largest);
+      TARN_TRY(compare("the node above an extent", index, heap->extents[child].up));
+    }
+  }
   TARN_TRY(compare("the largest extent below a node", node->largest, largest));
   ++*n;
   TARN_TRY(check_node(heap, node->left, tree, (uint64_t[2]){bounds[0], node->offset}, n));
@@ -197,7 +202,9 @@ static tarn_status check_trees(const audit *sum) {
   for (uint32_t zone = 0; zone < 2; zone++) {
     const tarni_zone *at = &sum->heap->zones[zone];
     for (uint32_t tree = 0; tree < sum->heap->max_lanes + 2; tree++) {
-      TARN_TRY(check_node(sum->heap, at->trees[tree], tree, (uint64_t[2]){at->first, at->end}, &n));
+      const tarni_index root = at->trees[tree];
+      TARN_TRY(compare("the node above a root", 0, root != 0 ? sum->heap->extents[root].up : 0));
+      TARN_TRY(check_node(sum->heap, root, tree, (uint64_t[2]){at->first, at->end}, &n));
     }
   }
   return compare("extents in trees", sum->n_treed, n);

@@ -87,9 +87,9 @@ typedef struct tarni_extent {
   tarni_index lane;           /* SLAB: who had it made; for reports */
   tarni_index previous, next; /* neighbours in address order; 0 at a zone's end */
   /* FREE, VOID: node of a tree ordered by offset, heap-ordered by a hash of the index */
-  tarni_index tree; /* which one */
-  tarni_index left, right;
-  uint64_t largest; /* size of the largest extent below this node */
+  tarni_index tree;            /* which one */
+  tarni_index left, right, up; /* up: the node above; 0: it is the root */
+  uint64_t largest;            /* size of the largest extent below this node */
   /* ZOMBIE, unused: */
   tarni_index link;
   tarni_index chunk; /* ZOMBIE: the chunk that is still mapped there */
