@@ -225,6 +225,7 @@ void tarni_grow_close(tarn_heap *heap);
 
 /* ---- slab.c: blocks of one size, and the lanes' bins of free ones ---- */
 uint64_t tarni_slab_bytes(uint32_t class_index);
+uint32_t tarni_slab_blocks(uint32_t class_index); /* that it is cut into */
 /* Turns a BUSY extent into a slab. TARNI_CLASS_COUNT: one large block, handed out. */
 void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane,
                             uint32_t class_index);

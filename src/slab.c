@@ -20,6 +20,10 @@ uint64_t tarni_slab_bytes(uint32_t class_index) {
                    TARNI_SLAB_MIN_BYTES);
 }
 
+uint32_t tarni_slab_blocks(uint32_t class_index) {
+  return (uint32_t)(tarni_slab_bytes(class_index) / tarni_class_size(class_index));
+}
+
 /* ---- Bins ---- */
 
 void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item) {
@@ -155,8 +159,21 @@ static void forget_counts(tarn_heap *heap, const tarni_bin *bin) {
   }
 }
 
+/* Whether the lanes have as many free blocks of a class as a slab. */
+static bool may_have_slab(const tarn_heap *heap, uint32_t class_index, tarni_index first,
+                          tarni_index end) {
+  uint64_t n = 0;
+  for (tarni_index lane = first; lane < end; lane++) {
+    n += heap->lanes[lane].bins[class_index].n;
+  }
+  return n >= tarni_slab_blocks(class_index);
+}
+
 void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end) {
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
+    if (!may_have_slab(heap, class_index, first, end)) {
+      continue;
+    }
     tarni_index released = 0;
     for (tarni_index lane = first; lane < end; lane++) {
       count_bin(heap, lane, class_index);
