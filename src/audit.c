@@ -244,7 +244,7 @@ static tarn_status check_cache(tarn_heap *heap, const tarni_cache *cache) {
   for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
     const tarni_stack *stack = &cache->stacks[i];
     for (uint32_t j = 0; j < stack->n; j++) {
-      TARN_TRY(check_kept(heap, i, cache->items[stack->first + j]));
+      TARN_TRY(check_kept(heap, i, stack->items[j]));
     }
   }
   if (cache->large.extent != 0) {

@@ -67,13 +67,13 @@ void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class
     if (item == UINT32_MAX) {
       return;
     }
-    cache->items[stack->first + stack->n++] = item;
+    stack->items[stack->n++] = item;
   }
 }
 
 void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
   tarni_stack *stack = &cache->stacks[class_index];
-  uint32_t *items = &cache->items[stack->first];
+  uint32_t *items = stack->items;
   const uint16_t n_out = (uint16_t)(stack->n / 2u + (stack->n == 1));
   for (uint16_t i = 0; i < n_out; i++) {
     tarni_bin_put_locked(heap, cache->lane, class_index, items[i]);
@@ -101,7 +101,7 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
     tarni_stack *stack = &cache->stacks[class_index];
     while (stack->n != 0) {
-      tarni_bin_put_locked(heap, cache->lane, class_index, cache->items[stack->first + --stack->n]);
+      tarni_bin_put_locked(heap, cache->lane, class_index, stack->items[--stack->n]);
     }
   }
   tarni_cache_drop_large_locked(heap, cache);
@@ -208,7 +208,6 @@ static tarni_cache *cache_make(tarn_heap *heap, tarn_stream stream, tarni_index 
   }
   uint32_t n = 0;
   for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
-    cache->stacks[i].first = n;
     cache->stacks[i].capacity = stack_capacity(i);
     n += cache->stacks[i].capacity;
   }
@@ -216,6 +215,11 @@ static tarni_cache *cache_make(tarn_heap *heap, tarn_stream stream, tarni_index 
   if (cache->items == NULL) {
     free(cache);
     return NULL;
+  }
+  uint32_t *items = cache->items;
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    cache->stacks[i].items = items;
+    items += cache->stacks[i].capacity;
   }
   atomic_store_explicit(&cache->heap, heap, memory_order_relaxed);
   cache->stream = stream;

@@ -194,10 +194,10 @@ typedef struct tarni_large_churn {
 
 /* ---- Caches ---- */
 
-typedef struct tarni_stack { /* free blocks of one class: offsets / 256 */
+typedef struct tarni_stack { /* free blocks of one class */
+  uint32_t *items;           /* offsets / 256 */
   uint16_t n;
   uint16_t capacity;
-  uint32_t first;          /* index into the cache's items */
   _Atomic uint64_t allocs; /* owner writes, others read: blocks of this class handed out here */
   _Atomic uint64_t frees;  /* and given back here */
 } tarni_stack;
@@ -221,7 +221,7 @@ typedef struct tarni_cache {
   /* owner, or whoever has revoked it: */
   tarni_stack stacks[TARNI_CLASS_COUNT];
   tarni_large large; /* a free large block, the last one; extent 0: none */
-  uint32_t *items;
+  uint32_t *items;   /* of all stacks */
   /* lock HEAP: */
   struct tarni_cache *next_in_heap;
   /* lock REGISTRY: */
