@@ -190,7 +190,7 @@ static tarn_status heap_make(const tarn_heap_config *config, const tarni_setting
   /* A hit asks nobody. */
   heap->n_watchers = heap->care.is_verifying_streams + heap->care.is_asking_captures;
   heap->n_captures = heap->care.is_asking_captures;
-  heap->fork = tarni_fork_count();
+  heap->fork = tarni_fork_watch();
   tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
   tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);
   tarni_lock_init(&heap->capture, TARNI_RANK_CAPTURE);
@@ -307,16 +307,14 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
 
 /* ---- The rest of its life ---- */
 
-tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation) {
+void tarni_heap_refuse(const tarn_heap *heap, const char *operation) {
   if (heap == NULL) {
-    return tarni_fail(TARN_INVALID, operation, NULL, "Pass a heap.", "heap is NULL");
+    (void)tarni_fail(TARN_INVALID, operation, NULL, "Pass a heap.", "heap is NULL");
+  } else {
+    (void)tarni_fail(TARN_FORKED, operation, NULL,
+                     "Make a heap of its own in the child, or fork before the first heap is made.",
+                     "the heap belongs to the parent process");
   }
-  if (heap->fork != tarni_fork_count()) {
-    return tarni_fail(TARN_FORKED, operation, NULL,
-                      "Make a heap of its own in the child, or fork before the first heap is made.",
-                      "the heap belongs to the parent process");
-  }
-  return TARN_OK;
 }
 
 tarn_device *tarn_heap_device(tarn_heap *heap) {

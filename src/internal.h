@@ -7,13 +7,24 @@
 
 #include "base/bits.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "tarn/budget.h"
 #include "tarn/pinned.h"
 #include "types.h"
 
 /* ---- heap.c ---- */
+/* Tells that there is no heap, or one of another process. */
+void tarni_heap_refuse(const tarn_heap *heap, const char *operation);
+
 /* Whether there is a heap, and one of this process: else the error. For all but hits. */
-tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation);
+static inline tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation) {
+  if (TARNI_LIKELY(heap != NULL && heap->fork == tarni_fork_count())) {
+    return TARN_OK;
+  }
+  tarni_heap_refuse(heap, operation);
+  return heap == NULL ? TARN_INVALID : TARN_FORKED;
+}
+
 /* Makes a heap on a port of its own, which is closed with it, or when this fails. */
 tarn_status tarni_heap_create_on(const tarn_heap_config *config, tarni_port *port, tarn_heap **out);
 /* Waits for all work of all streams, so that what they have freed is everybody's: slabs that many

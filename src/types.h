@@ -343,7 +343,7 @@ struct tarn_heap {
   uint64_t small_end; /* offset where the zone of large blocks begins */
   uint64_t unit;      /* bytes; a power of two */
   uint32_t unit_log2;
-  uint32_t fork;      /* tarni_fork_count of the process that made it */
+  uint32_t fork;      /* tarni_fork_watch in the process that made it */
   bool is_fixed;      /* memory of the host: chunks never move, and no block lies on two of them */
   uint8_t *states;    /* a byte for each 256 of the small zone: tarni_small_state */
   uint32_t *links;    /* likewise a word: the next block of a bin */
