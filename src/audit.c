@@ -83,8 +83,8 @@ static tarn_status check_slab(audit *sum, tarni_index index) {
   tarn_heap *heap = sum->heap;
   tarni_extent *slab = tarni_extent_at(heap, index);
   for (uint64_t at = slab->offset; at < slab->offset + slab->size; at += TARNI_GRANULE) {
-    const bool is_found = slab->class_index != TARNI_CLASS_COUNT || at == slab->offset ||
-                          tarni_is_aligned(at, heap->unit);
+    const bool is_found =
+        slab->n_blocks != 1 || at == slab->offset || tarni_is_aligned(at, heap->unit);
     TARN_TRY(
         compare("the page of a slab", is_found ? index : 0, heap->pages[at >> TARNI_GRANULE_LOG2]));
     sum->granules[heap->units[tarni_unit_of(heap, at)]]++;

@@ -51,18 +51,19 @@ uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class
 
 /* ---- Slabs ---- */
 
-/* A large block is found by its first granule and by those where units begin. */
+/* Slabs of several blocks are found by all their granules, those of one block by their first
+ * granule and by those where units begin. */
 static void pages_set(tarn_heap *heap, const tarni_extent *extent, tarni_index value) {
   const uint64_t end = extent->offset + extent->size;
-  const uint64_t step = extent->class_index == TARNI_CLASS_COUNT ? heap->unit : TARNI_GRANULE;
-  for (uint64_t at = extent->offset; at < end; at = tarni_align_down(at, step) + step) {
+  const uint64_t step = extent->n_blocks == 1 ? heap->unit : TARNI_GRANULE;
+  heap->pages[extent->offset >> TARNI_GRANULE_LOG2] = value;
+  for (uint64_t at = tarni_align_down(extent->offset, step) + step; at < end; at += step) {
     heap->pages[at >> TARNI_GRANULE_LOG2] = value;
   }
 }
 
 tarni_index tarni_slab_at_locked(const tarn_heap *heap, uint64_t offset) {
-  const uint64_t step = offset < heap->small_end ? TARNI_GRANULE : heap->unit;
-  const uint64_t first = tarni_align_down(offset, step) >> TARNI_GRANULE_LOG2;
+  const uint64_t first = tarni_align_down(offset, heap->unit) >> TARNI_GRANULE_LOG2;
   uint64_t page = offset >> TARNI_GRANULE_LOG2;
   while (page != first && heap->pages[page] == 0) {
     page--;
@@ -82,17 +83,16 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
   extent->n_seen = 0;
   extent->link = 0;
   extent->order = (tarni_order){0};
+  const bool is_large = class_index == TARNI_CLASS_COUNT;
+  const uint64_t block = is_large ? extent->size : tarni_class_size(class_index);
+  extent->n_blocks = is_large ? 1 : tarni_slab_blocks(class_index);
+  extent->block_bytes_256 = is_large ? 0 : (uint32_t)(block >> 8);
   pages_set(heap, extent, index);
   tarni_chunk_use_locked(heap, extent->offset, extent->size, true);
-  if (class_index == TARNI_CLASS_COUNT) {
-    extent->n_blocks = 1;
-    extent->block_bytes_256 = 0;
+  if (is_large) {
     extent->state = TARNI_BLOCK_LIVE;
     return;
   }
-  const uint64_t block = tarni_class_size(class_index);
-  extent->n_blocks = (uint32_t)(extent->size / block);
-  extent->block_bytes_256 = (uint32_t)(block >> 8);
   for (uint32_t i = extent->n_blocks; i-- != 0;) { /* the lowest is taken first */
     const uint32_t item = (uint32_t)((extent->offset >> 8) + i * (block >> 8));
     tarn_assert(heap->states[item] == 0);
