@@ -269,18 +269,6 @@ static tarni_cache *thread_cache_for(tarn_heap *heap, tarn_stream stream) {
   return found;
 }
 
-/* Whether the cache that was used last is the one. */
-static bool hot_is(tarn_heap *heap, tarn_stream stream) {
-  tarni_cache *cache = tarni_hot_cache;
-  if (cache == NULL || atomic_load_explicit(&cache->heap, memory_order_relaxed) != heap ||
-      !tarni_cache_enter(cache)) {
-    return false;
-  }
-  const bool is_it = cache->stream == stream;
-  tarni_cache_leave(cache);
-  return is_it;
-}
-
 /* Whether the handle still means the stream that the cache is for. If not, that one is gone and was
  * not retired: the cache is given up, and what waits for the stream is quarantined. */
 static tarn_status cache_verify(tarn_heap *heap, tarni_cache **found) {
@@ -299,11 +287,7 @@ static tarn_status cache_verify(tarn_heap *heap, tarni_cache **found) {
   return TARN_OK;
 }
 
-tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
-  if (hot_is(heap, stream)) {
-    *found = tarni_hot_cache;
-    return TARN_OK;
-  }
+tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
   tarni_hot_cache = *found = thread_cache_for(heap, stream);
   if (*found != NULL && heap->care.is_verifying_streams) {
     TARN_TRY(cache_verify(heap, found));

@@ -266,7 +266,7 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 extern _Thread_local tarni_cache *tarni_hot_cache __attribute__((tls_model("initial-exec")));
 
 /* This thread's cache for the stream, made if need be; it is the hot one then. */
-tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **found);
+tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found);
 /* Empties a cache into its lane. pre: the lock is held, and the caller owns it or has revoked it.
  */
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache);
@@ -301,6 +301,27 @@ static inline bool tarni_cache_enter(tarni_cache *cache) {
 
 static inline void tarni_cache_leave(tarni_cache *cache) {
   atomic_store_explicit(&cache->is_busy, 0, memory_order_release);
+}
+
+/* Whether the cache that this thread used last is the one. */
+static inline bool tarni_cache_is_hot(tarn_heap *heap, tarn_stream stream) {
+  tarni_cache *cache = tarni_hot_cache;
+  if (cache == NULL || atomic_load_explicit(&cache->heap, memory_order_relaxed) != heap ||
+      !tarni_cache_enter(cache)) {
+    return false;
+  }
+  const bool is_it = cache->stream == stream;
+  tarni_cache_leave(cache);
+  return is_it;
+}
+
+static inline tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream,
+                                           tarni_cache **found) {
+  if (TARNI_LIKELY(tarni_cache_is_hot(heap, stream))) {
+    *found = tarni_hot_cache;
+    return TARN_OK;
+  }
+  return tarni_cache_look_up(heap, stream, found);
 }
 
 /* Adds to a counter that only this thread writes: no read-modify-write is needed. */

@@ -32,14 +32,23 @@ bool tarni_order_add(tarni_order *order, tarni_index lane, uint64_t ticket) {
   return true;
 }
 
-bool tarni_order_unite(tarni_order *order, const tarni_order *other) {
-  tarni_order united = *order;
-  for (uint32_t i = 0; i < other->n; i++) {
-    if (!tarni_order_add(&united, other->at[i].lane, other->at[i].ticket)) {
-      return false;
-    }
+/* Whether all lanes of two orders fit into one. */
+static bool is_room(const tarni_order *order, const tarni_order *other) {
+  tarni_order both = *order;
+  bool is = true;
+  for (uint32_t i = 0; i < other->n && is; i++) {
+    is = tarni_order_add(&both, other->at[i].lane, 0);
   }
-  *order = united;
+  return is;
+}
+
+bool tarni_order_unite(tarni_order *order, const tarni_order *other) {
+  if (order->n + other->n > TARNI_ORDER_MAX && !is_room(order, other)) {
+    return false;
+  }
+  for (uint32_t i = 0; i < other->n; i++) {
+    (void)tarni_order_add(order, other->at[i].lane, other->at[i].ticket);
+  }
   return true;
 }
 
