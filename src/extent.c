@@ -45,27 +45,31 @@ static uint32_t weight_of(tarni_index index) {
   return index * 2654435761u;
 }
 
-/* What the largest extent below a node is. False: the same as before, for all above it, too. */
-static bool node_update(tarn_heap *heap, tarni_index index) {
+static void node_update(tarn_heap *heap, tarni_index index) {
   tarni_extent *node = &heap->extents[index];
-  const uint64_t largest = tarni_max(
+  node->largest = tarni_max(
       node->size, tarni_max(heap->extents[node->left].largest, heap->extents[node->right].largest));
-  const bool has_changed = node->largest != largest;
-  node->largest = largest;
-  return has_changed;
 }
 
 /* The nodes from one up to, but not with, another one. */
 static void path_update(tarn_heap *heap, tarni_index at, tarni_index end) {
   for (; at != end; at = heap->extents[at].up) {
-    (void)node_update(heap, at);
+    node_update(heap, at);
   }
 }
 
-/* All nodes from one up that a change of it matters to. */
-static void tree_settle(tarn_heap *heap, tarni_index at) {
-  while (at != 0 && node_update(heap, at)) {
-    at = heap->extents[at].up;
+/* An extent has grown below a node: those from there up that it is the largest for. */
+static void tree_raise(tarn_heap *heap, tarni_index at, uint64_t size) {
+  for (; at != 0 && heap->extents[at].largest < size; at = heap->extents[at].up) {
+    heap->extents[at].largest = size;
+  }
+}
+
+/* The largest extent below a node was that large, and has gone or become smaller: likewise. */
+static void tree_lower(tarn_heap *heap, tarni_index at, uint64_t size) {
+  while (at != 0 && heap->extents[at].largest == size) {
+    node_update(heap, at);
+    at = heap->extents[at].largest == size ? 0 : heap->extents[at].up;
   }
 }
 
@@ -86,7 +90,7 @@ static void tree_divide(tarn_heap *heap, tarni_index root, tarni_index index) {
   *links[0] = *links[1] = 0;
   path_update(heap, ends[0], index);
   path_update(heap, ends[1], index);
-  (void)node_update(heap, index);
+  node_update(heap, index);
 }
 
 /* One tree of two, all of the first below all of the second, as a part of the tree of `up`. */
@@ -136,7 +140,7 @@ static void tree_remove(tarn_heap *heap, tarni_index index) {
                                             : &node->right;
   tarn_assert(*link == index && "the extent is in the tree");
   *link = tree_unite(heap, extent->left, extent->right, extent->up);
-  tree_settle(heap, extent->up);
+  tree_lower(heap, extent->up, extent->largest);
 }
 
 static tarni_index tree_first(const tarn_heap *heap, tarni_index root, uint64_t size) {
@@ -265,7 +269,7 @@ tarni_index tarni_extent_carve_locked(tarn_heap *heap, tarni_index index, uint64
     const tarni_index front = record_take(heap);
     if (front != 0) {
       front_split(heap, index, front, size);
-      tree_settle(heap, index);
+      tree_lower(heap, index, extent->largest);
       tarni_extent_at(heap, front)->kind = TARNI_EXTENT_BUSY;
     }
     return front;
@@ -365,7 +369,7 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
     index = neighbours_join(heap, index, before, &united, &is_placed);
   }
   if (is_placed) {
-    tree_settle(heap, index);
+    tree_raise(heap, index, tarni_extent_at(heap, index)->size);
   } else {
     tree_insert(heap, index);
   }
