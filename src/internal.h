@@ -174,6 +174,10 @@ static inline uint64_t tarni_chunk_start(const tarn_heap *heap, const tarni_phys
   return chunk->first_unit * heap->unit;
 }
 
+static inline uint64_t tarni_chunk_end(const tarn_heap *heap, const tarni_phys *chunk) {
+  return ((uint64_t)chunk->first_unit + chunk->n_units) * heap->unit;
+}
+
 static inline uint64_t tarni_chunk_bytes(const tarn_heap *heap, const tarni_phys *chunk) {
   return chunk->n_units * heap->unit;
 }
@@ -197,8 +201,7 @@ bool tarni_aliases_drop_locked(tarn_heap *heap);
 
 static inline bool tarni_chunk_overlaps(const tarn_heap *heap, const tarni_phys *chunk,
                                         uint64_t start, uint64_t end) {
-  return tarni_chunk_start(heap, chunk) < end &&
-         start < tarni_chunk_start(heap, chunk) + tarni_chunk_bytes(heap, chunk);
+  return tarni_chunk_start(heap, chunk) < end && start < tarni_chunk_end(heap, chunk);
 }
 
 /* ---- window.c: addresses for more room ---- */
