@@ -18,6 +18,8 @@
 #include "base/bits.h"
 #include "internal.h"
 
+enum { CACHE_LINE = 64 }; /* bytes */
+
 _Thread_local tarni_cache *tarni_hot_cache;
 
 static tarni_lock registry_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
@@ -192,11 +194,13 @@ static void prepare(void) {
   has_membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
-/* How many free blocks of a class a cache keeps: fewer of larger ones. */
+/* How many free blocks of a class a cache keeps: fewer of larger ones. Of the smallest so many that
+ * the half and one that it takes at once have the states of a cache line: else two threads would
+ * write theirs into the same one. */
 static uint16_t stack_capacity(uint32_t class_index) {
   const uint64_t block = tarni_class_size(class_index);
   if (block <= 4096) {
-    return 64;
+    return block == TARNI_ALIGNMENT ? 2 * (CACHE_LINE - 1) : 64;
   }
   return block <= TARNI_SHARED_BLOCK_MAX ? 16 : 4;
 }

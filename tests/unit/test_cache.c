@@ -9,7 +9,7 @@
 #include "support/rig.h"
 #include "support/test.h"
 
-enum { KIB = 1 << 10, MIB = 1 << 20, MAX_BLOCKS = 200 };
+enum { KIB = 1 << 10, MIB = 1 << 20, MAX_BLOCKS = 300 };
 
 static tarni_cache *cache_of(rig *r, int stream) {
   tarni_cache *cache = NULL;
