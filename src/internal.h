@@ -250,8 +250,10 @@ void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_o
 void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item);
 /* Takes a block from the lane's bin or the common one; UINT32_MAX: there is none. */
 uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index);
-/* Gives slabs with no live block back as free extents: those of lanes [first, end). */
-void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end);
+/* Gives slabs with no live block back as free extents: those of lanes [first, end), whose free
+ * blocks are in bins or, of the first, in these stacks (NULL: none), which are the caller's. */
+void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
+                               tarni_stack *stacks);
 /* Empties a bin that was taken out of sight into a lane's. */
 void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
                              tarni_bin *bin);

@@ -81,8 +81,8 @@ void tarni_shortage_reap_grow(tarn_heap *heap) {
 static void collect_own(shortage *at) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
-  tarni_cache_empty_locked(heap, at->cache);
-  tarni_slab_collect_locked(heap, at->cache->lane, at->cache->lane + 1);
+  tarni_cache_drop_large_locked(heap, at->cache);
+  tarni_slab_collect_locked(heap, at->cache->lane, at->cache->lane + 1, at->cache->stacks);
   tarni_lock_release(&heap->lock);
 }
 
@@ -90,7 +90,7 @@ static void collect_all(shortage *at) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
   tarni_lock_release(&heap->lock);
 }
 

@@ -118,79 +118,133 @@ static tarni_index slab_of(const tarn_heap *heap, uint32_t item) {
   return heap->pages[item >> (TARNI_GRANULE_LOG2 - 8)];
 }
 
-/* Counts the free blocks of each slab, and which lanes have them. */
-static void count_bin(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
+/* Counts a free block of a slab, and the lane that has it. */
+static void block_count(tarn_heap *heap, uint32_t item, tarni_index lane, uint64_t ticket) {
+  tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, item));
+  slab->n_seen++;
+  if (!tarni_order_add(&slab->order, lane, ticket)) {
+    slab->n_seen = UINT32_MAX / 2; /* free by too many lanes: it stays as it is */
+  }
+}
+
+static void block_forget(tarn_heap *heap, uint32_t item) {
+  tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, item));
+  slab->n_seen = 0;
+  slab->order.n = 0;
+}
+
+/* Whether the block's slab is wholly free; if so it is noted in a list. */
+static bool block_sift(tarn_heap *heap, uint32_t item, tarni_index *released) {
+  const tarni_index index = slab_of(heap, item);
+  tarni_extent *slab = tarni_extent_at(heap, index);
+  if (slab->n_seen != slab->n_blocks) {
+    return false;
+  }
+  if (slab->link == 0 && *released != index) {
+    slab->link = *released != 0 ? *released : index; /* the last one points at itself */
+    *released = index;
+  }
+  return true;
+}
+
+static void bin_count(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
   const tarni_bin *bin = &heap->lanes[lane].bins[class_index];
   const uint64_t ticket = bin->n != 0 ? tarni_ticket_locked(heap, lane) : 0;
   for (uint32_t at = bin->head; at != 0; at = heap->links[at - 1]) {
-    tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, at - 1));
-    slab->n_seen++;
-    if (!tarni_order_add(&slab->order, lane, ticket)) {
-      slab->n_seen = UINT32_MAX / 2; /* free by too many lanes: it stays as it is */
-    }
+    block_count(heap, at - 1, lane, ticket);
   }
 }
 
-/* Takes the blocks of slabs that are wholly free out of a bin; notes those slabs in a list. */
-static void sift_bin(tarn_heap *heap, tarni_bin *bin, tarni_index *released) {
+/* Takes the blocks of slabs that are wholly free out of a bin. */
+static void bin_sift(tarn_heap *heap, tarni_bin *bin, tarni_index *released) {
   uint32_t *link = &bin->head;
   while (*link != 0) {
     const uint32_t item = *link - 1;
-    const tarni_index index = slab_of(heap, item);
-    tarni_extent *slab = tarni_extent_at(heap, index);
-    if (slab->n_seen != slab->n_blocks) {
+    if (block_sift(heap, item, released)) {
+      *link = heap->links[item];
+      bin->n--;
+    } else {
       link = &heap->links[item];
-      continue;
-    }
-    *link = heap->links[item];
-    bin->n--;
-    if (slab->link == 0 && *released != index) {
-      slab->link = *released != 0 ? *released : index; /* the last one points at itself */
-      *released = index;
     }
   }
 }
 
-static void forget_counts(tarn_heap *heap, const tarni_bin *bin) {
+static void bin_forget(tarn_heap *heap, const tarni_bin *bin) {
   for (uint32_t at = bin->head; at != 0; at = heap->links[at - 1]) {
-    tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, at - 1));
-    slab->n_seen = 0;
-    slab->order = (tarni_order){0};
+    block_forget(heap, at - 1);
   }
 }
 
-/* Whether the lanes have as many free blocks of a class as a slab. */
+/* The same with the blocks of a stack, which a lane has. */
+static void stack_count(tarn_heap *heap, tarni_index lane, const tarni_stack *stack) {
+  const uint64_t ticket = stack->n != 0 ? tarni_ticket_locked(heap, lane) : 0;
+  for (uint32_t i = 0; i < stack->n; i++) {
+    block_count(heap, stack->items[i], lane, ticket);
+  }
+}
+
+static void stack_sift(tarn_heap *heap, tarni_stack *stack, tarni_index *released) {
+  const uint32_t n = stack->n;
+  stack->n = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    if (!block_sift(heap, stack->items[i], released)) {
+      stack->items[stack->n++] = stack->items[i];
+    }
+  }
+}
+
+static void stack_forget(tarn_heap *heap, const tarni_stack *stack) {
+  for (uint32_t i = 0; i < stack->n; i++) {
+    block_forget(heap, stack->items[i]);
+  }
+}
+
+static void slabs_release(tarn_heap *heap, tarni_index released) {
+  while (released != 0) {
+    tarni_extent *slab = tarni_extent_at(heap, released);
+    const tarni_index index = released;
+    released = slab->link == index ? 0 : slab->link;
+    slab->link = 0;
+    const tarni_order order = slab->order;
+    tarni_slab_release_locked(heap, index, &order);
+  }
+}
+
+/* Whether there are as many free blocks of a class as a slab has. */
 static bool may_have_slab(const tarn_heap *heap, uint32_t class_index, tarni_index first,
-                          tarni_index end) {
-  uint64_t n = 0;
+                          tarni_index end, const tarni_stack *stack) {
+  uint64_t n = stack->n;
   for (tarni_index lane = first; lane < end; lane++) {
     n += heap->lanes[lane].bins[class_index].n;
   }
   return n >= tarni_slab_blocks(class_index);
 }
 
-void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end) {
+static void collect_class(tarn_heap *heap, uint32_t class_index, tarni_index first, tarni_index end,
+                          tarni_stack *stack) {
+  tarni_index released = 0;
+  stack_count(heap, first, stack);
+  for (tarni_index lane = first; lane < end; lane++) {
+    bin_count(heap, lane, class_index);
+  }
+  stack_sift(heap, stack, &released);
+  for (tarni_index lane = first; lane < end; lane++) {
+    bin_sift(heap, &heap->lanes[lane].bins[class_index], &released);
+  }
+  stack_forget(heap, stack);
+  for (tarni_index lane = first; lane < end; lane++) {
+    bin_forget(heap, &heap->lanes[lane].bins[class_index]);
+  }
+  slabs_release(heap, released);
+}
+
+void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
+                               tarni_stack *stacks) {
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
-    if (!may_have_slab(heap, class_index, first, end)) {
-      continue;
-    }
-    tarni_index released = 0;
-    for (tarni_index lane = first; lane < end; lane++) {
-      count_bin(heap, lane, class_index);
-    }
-    for (tarni_index lane = first; lane < end; lane++) {
-      sift_bin(heap, &heap->lanes[lane].bins[class_index], &released);
-    }
-    for (tarni_index lane = first; lane < end; lane++) {
-      forget_counts(heap, &heap->lanes[lane].bins[class_index]);
-    }
-    while (released != 0) {
-      tarni_extent *slab = tarni_extent_at(heap, released);
-      const tarni_index index = released;
-      released = slab->link == index ? 0 : slab->link;
-      slab->link = 0;
-      const tarni_order order = slab->order;
-      tarni_slab_release_locked(heap, index, &order);
+    tarni_stack none = {0};
+    tarni_stack *stack = stacks != NULL ? &stacks[class_index] : &none;
+    if (may_have_slab(heap, class_index, first, end, stack)) {
+      collect_class(heap, class_index, first, end, stack);
     }
   }
 }
