@@ -37,7 +37,7 @@ uint32_t tarni_tree_of(const tarn_heap *heap, const tarni_order *order) {
   if (order->n == 0) {
     return 1 + TARNI_LANE_COMMON;
   }
-  return order->n == 1 ? 1 + order->at[0].lane : 1 + heap->max_lanes;
+  return order->n == 1 ? 1 + order->lanes[0] : 1 + heap->max_lanes;
 }
 
 /* A node's weight: the heavier node is above. A hash, so that the tree is balanced on average. */

@@ -184,7 +184,7 @@ static tarn_status return_pooled(tarn_heap *heap, const tarni_grant *grant) {
   }
   tarn_stream stream = buckets->stream;
   if (!is_complete) {
-    TARN_TRY(tarni_lane_stream(heap, grant->order.at[0].lane, &stream));
+    TARN_TRY(tarni_lane_stream(heap, grant->order.lanes[0], &stream));
   }
   return tarni_port_pool_free(heap->port, grant->base, stream);
 }
@@ -303,7 +303,7 @@ bool tarni_grant_may_go_locked(const tarn_heap *heap, const tarni_grant *grant) 
   if (tarni_order_is_complete_locked(heap, &grant->order)) {
     return true;
   }
-  const tarni_lane *lane = &heap->lanes[grant->order.at[0].lane];
+  const tarni_lane *lane = &heap->lanes[grant->order.lanes[0]];
   return heap->buckets->settings.backing == TARN_BACKING_POOL && grant->order.n == 1 &&
          !lane->is_retired && !lane->is_lost;
 }

@@ -103,6 +103,12 @@ static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
 
 /* ---- order.c: lanes, tickets and fences ---- */
 bool tarni_order_add(tarni_order *order, tarni_index lane, uint64_t ticket);
+
+/* The order of one lane alone. Ticket 0: there is nothing to wait for. */
+static inline tarni_order tarni_order_of(tarni_order_entry entry) {
+  return (tarni_order){.n = entry.ticket != 0, .lanes = {entry.lane}, .tickets = {entry.ticket}};
+}
+
 bool tarni_order_unite(tarni_order *order, const tarni_order *other);
 /* The same, without what is complete by now. */
 bool tarni_order_unite_open_locked(const tarn_heap *heap, tarni_order *order,

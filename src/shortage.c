@@ -152,7 +152,7 @@ static tarn_status steal_blocks(shortage *at, bool *is_stolen) {
   }
   const tarn_status status = tarni_order_wait_grow(heap, &order, at->need->lane);
   tarni_lock_acquire(&heap->lock);
-  tarni_bin_attach_locked(heap, status == TARN_OK ? at->need->lane : order.at[0].lane,
+  tarni_bin_attach_locked(heap, status == TARN_OK ? at->need->lane : order.lanes[0],
                           at->need->class_index, &bin);
   tarni_lock_release(&heap->lock);
   *is_stolen = status == TARN_OK;

@@ -81,7 +81,7 @@ static uint64_t lost_blocks_locked(const tarn_heap *heap) {
   for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
     bool is_lost = false;
     for (uint32_t i = 0; i < uses->n_lanes; i++) {
-      const tarni_order order = {.n = 1, .at = {uses->lanes[i]}};
+      const tarni_order order = tarni_order_of(uses->lanes[i]);
       is_lost = is_lost || tarni_order_is_lost_locked(heap, &order);
     }
     bytes += is_lost ? uses->bytes : 0;

@@ -58,8 +58,9 @@ typedef struct tarni_order_entry {
 } tarni_order_entry;
 
 typedef struct tarni_order {
-  uint32_t n; /* 0: complete */
-  tarni_order_entry at[TARNI_ORDER_MAX];
+  uint32_t n;                         /* 0: complete */
+  tarni_index lanes[TARNI_ORDER_MAX]; /* apart from the tickets: every extent has an order */
+  uint64_t tickets[TARNI_ORDER_MAX];
 } tarni_order;
 
 /* ---- Extents ---- */
@@ -81,10 +82,13 @@ typedef struct tarni_extent {
   uint32_t block_bytes_256; /* SLAB: size of a block / 256, for slabs of several blocks */
   uint32_t n_blocks;
   uint8_t kind;
-  uint8_t class_index;        /* SLAB: TARNI_CLASS_COUNT for a large block */
-  uint8_t state;              /* large block: tarni_block_state; ZOMBIE: 1 when unmapped */
-  bool has_uses;              /* large block: named by tarn_use */
-  tarni_index lane;           /* SLAB: who had it made; for reports */
+  uint8_t class_index; /* SLAB: TARNI_CLASS_COUNT for a large block */
+  uint8_t state;       /* large block: tarni_block_state; ZOMBIE: 1 when unmapped */
+  bool has_uses;       /* large block: named by tarn_use */
+  union {
+    tarni_index lane;  /* SLAB: who had it made; for reports */
+    tarni_index chunk; /* ZOMBIE: the chunk that is still mapped there */
+  };
   tarni_index previous, next; /* neighbours in address order; 0 at a zone's end */
   /* FREE, VOID: node of a tree ordered by offset, heap-ordered by a hash of the index */
   tarni_index tree;            /* which one */
@@ -92,18 +96,19 @@ typedef struct tarni_extent {
   uint64_t largest;            /* size of the largest extent below this node */
   /* ZOMBIE, unused: */
   tarni_index link;
-  tarni_index chunk; /* ZOMBIE: the chunk that is still mapped there */
   uint32_t n_seen;   /* SLAB: free blocks counted while collecting */
   tarni_order order; /* FREE, ALIAS, ZOMBIE */
 } tarni_extent;
+
+_Static_assert(sizeof(tarni_extent) == 128, "two cache lines: trees are in the first ones");
 
 typedef enum tarni_block_state { TARNI_BLOCK_FREE = 0, TARNI_BLOCK_LIVE = 1 } tarni_block_state;
 
 /* ---- Chunks ---- */
 
 typedef struct tarni_phys {
-  tarni_chunk handle;
-  uint32_t first_unit; /* its home */
+  _Alignas(64) tarni_chunk handle; /* two cache lines, what is needed most in the first */
+  uint32_t first_unit;             /* its home */
   uint32_t n_units;
   uint32_t places;   /* the first unit of the lowest place + 1; 0: it is being made, or goes */
   uint32_t n_mapped; /* lock DRIVER: places, and zombies that are still mapped to it */
