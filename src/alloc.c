@@ -28,7 +28,7 @@ static uint32_t small_take_locked(tarn_heap *heap, tarni_cache *cache, uint32_t 
     tarni_slab_make_locked(heap, extent, cache->lane, class_index);
     tarni_cache_fill_locked(heap, cache, class_index);
   }
-  return cache->items[stack->first + --stack->n];
+  return stack->items[--stack->n];
 }
 
 static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t class_index,
@@ -44,8 +44,7 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
       tarni_lock_acquire(&heap->lock);
     }
   }
-  uint32_t item = is_kept ? cache->items[stack->first + --stack->n]
-                          : small_take_locked(heap, cache, class_index);
+  uint32_t item = is_kept ? stack->items[--stack->n] : small_take_locked(heap, cache, class_index);
   tarni_lock_release(&heap->lock);
   while (item == UINT32_MAX) {
     const tarni_need need = small_need(cache, class_index);
@@ -110,7 +109,7 @@ static inline uint32_t small_hit(tarn_heap *heap, tarni_cache *cache, uint32_t c
   if (TARNI_UNLIKELY(stack->n == 0)) {
     return UINT32_MAX;
   }
-  const uint32_t item = cache->items[stack->first + --stack->n];
+  const uint32_t item = stack->items[--stack->n];
   heap->states[item] = (uint8_t)(TARNI_SMALL_LIVE + class_index);
   tarni_count(&stack->allocs, 1);
   return item;

@@ -341,7 +341,8 @@ static tarn_status arena_fence_grow(tarn_arena *arena) {
   tarn_status status = TARN_OK;
   for (tarni_index lane = lane_open_from(arena, 1); lane != 0;
        lane = lane_open_from(arena, lane + 1)) {
-    const tarni_order order = {.n = 1, .at = {{.lane = lane, .ticket = ticket_of(arena, lane)}}};
+    const tarni_order order =
+        tarni_order_of((tarni_order_entry){.lane = lane, .ticket = ticket_of(arena, lane)});
     const tarn_status fenced = tarni_order_fence_grow(arena->heap, &order);
     status = status == TARN_OK ? fenced : status;
   }

@@ -53,7 +53,7 @@ static uint64_t mapped_bytes(const tarn_heap *heap, const tarni_extent *extent) 
   const uint64_t end = extent->offset + extent->size;
   for (uint64_t at = extent->offset; at < end;) {
     const uint64_t stop = tarni_min(end, tarni_align_down(at, heap->unit) + heap->unit);
-    bytes += is_home(heap, at / heap->unit) ? stop - at : 0;
+    bytes += is_home(heap, tarni_unit_of(heap, at)) ? stop - at : 0;
     at = stop;
   }
   return bytes;
@@ -83,11 +83,11 @@ static tarn_status check_slab(audit *sum, tarni_index index) {
   tarn_heap *heap = sum->heap;
   tarni_extent *slab = tarni_extent_at(heap, index);
   for (uint64_t at = slab->offset; at < slab->offset + slab->size; at += TARNI_GRANULE) {
-    const bool is_found = slab->class_index != TARNI_CLASS_COUNT || at == slab->offset ||
-                          tarni_is_aligned(at, heap->unit);
+    const bool is_found =
+        slab->n_blocks != 1 || at == slab->offset || tarni_is_aligned(at, heap->unit);
     TARN_TRY(
         compare("the page of a slab", is_found ? index : 0, heap->pages[at >> TARNI_GRANULE_LOG2]));
-    sum->granules[heap->units[at / heap->unit]]++;
+    sum->granules[heap->units[tarni_unit_of(heap, at)]]++;
   }
   const uint64_t live_blocks = sum->live_blocks;
   count_live(sum, slab);
@@ -115,8 +115,8 @@ static tarn_status check_extent(audit *sum, tarni_index index) {
     break;
   case TARNI_EXTENT_ALIAS:
     sum->n_aliases++;
-    TARN_TRY(
-        compare("the place of an alias", index, heap->places[extent->offset / heap->unit].alias));
+    TARN_TRY(compare("the place of an alias", index,
+                     heap->places[tarni_unit_of(heap, extent->offset)].alias));
     break;
   case TARNI_EXTENT_ZOMBIE:
     TARN_TRY(compare("zombies without a chunk", 0, extent->chunk == 0));
@@ -184,8 +184,13 @@ static tarn_status check_node(const tarn_heap *heap, tarni_index index, uint32_t
     return differ("the place of an extent in a tree", bounds[0], node->offset);
   }
   uint64_t largest = node->size;
-  largest = node->left != 0 ? tarni_max(largest, heap->extents[node->left].largest) : largest;
-  largest = node->right != 0 ? tarni_max(largest, heap->extents[node->right].largest) : largest;
+  for (int side = 0; side < 2; side++) {
+    const tarni_index child = side == 0 ? node->left : node->right;
+    if (child != 0) {
+      largest = tarni_max(largest, heap->extents[child].largest);
+      TARN_TRY(compare("the node above an extent", index, heap->extents[child].up));
+    }
+  }
   TARN_TRY(compare("the largest extent below a node", node->largest, largest));
   ++*n;
   TARN_TRY(check_node(heap, node->left, tree, (uint64_t[2]){bounds[0], node->offset}, n));
@@ -197,7 +202,9 @@ static tarn_status check_trees(const audit *sum) {
   for (uint32_t zone = 0; zone < 2; zone++) {
     const tarni_zone *at = &sum->heap->zones[zone];
     for (uint32_t tree = 0; tree < sum->heap->max_lanes + 2; tree++) {
-      TARN_TRY(check_node(sum->heap, at->trees[tree], tree, (uint64_t[2]){at->first, at->end}, &n));
+      const tarni_index root = at->trees[tree];
+      TARN_TRY(compare("the node above a root", 0, root != 0 ? sum->heap->extents[root].up : 0));
+      TARN_TRY(check_node(sum->heap, root, tree, (uint64_t[2]){at->first, at->end}, &n));
     }
   }
   return compare("extents in trees", sum->n_treed, n);
@@ -237,7 +244,7 @@ static tarn_status check_cache(tarn_heap *heap, const tarni_cache *cache) {
   for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
     const tarni_stack *stack = &cache->stacks[i];
     for (uint32_t j = 0; j < stack->n; j++) {
-      TARN_TRY(check_kept(heap, i, cache->items[stack->first + j]));
+      TARN_TRY(check_kept(heap, i, stack->items[j]));
     }
   }
   if (cache->large.extent != 0) {
@@ -360,7 +367,7 @@ static tarn_status check_chunks(const audit *sum) {
   const tarn_heap *heap = sum->heap;
   uint64_t bytes = 0, n_idle = 0, n_listed = 0;
   TARN_TRY(check_mapped(sum, &bytes, &n_idle));
-  for (uint64_t unit = heap->size / heap->unit;
+  for (uint64_t unit = tarni_unit_of(heap, heap->size);
        (unit = tarni_bitset_below(&heap->idle, unit)) != TARNI_BITSET_NONE; n_listed++) {
     const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
     TARN_TRY(compare("the home of an idle chunk", unit, chunk->first_unit));

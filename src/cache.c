@@ -18,6 +18,8 @@
 #include "base/bits.h"
 #include "internal.h"
 
+enum { CACHE_LINE = 64 }; /* bytes */
+
 _Thread_local tarni_cache *tarni_hot_cache;
 
 static tarni_lock registry_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
@@ -67,13 +69,13 @@ void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class
     if (item == UINT32_MAX) {
       return;
     }
-    cache->items[stack->first + stack->n++] = item;
+    stack->items[stack->n++] = item;
   }
 }
 
 void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
   tarni_stack *stack = &cache->stacks[class_index];
-  uint32_t *items = &cache->items[stack->first];
+  uint32_t *items = stack->items;
   const uint16_t n_out = (uint16_t)(stack->n / 2u + (stack->n == 1));
   for (uint16_t i = 0; i < n_out; i++) {
     tarni_bin_put_locked(heap, cache->lane, class_index, items[i]);
@@ -101,7 +103,7 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
     tarni_stack *stack = &cache->stacks[class_index];
     while (stack->n != 0) {
-      tarni_bin_put_locked(heap, cache->lane, class_index, cache->items[stack->first + --stack->n]);
+      tarni_bin_put_locked(heap, cache->lane, class_index, stack->items[--stack->n]);
     }
   }
   tarni_cache_drop_large_locked(heap, cache);
@@ -192,11 +194,13 @@ static void prepare(void) {
   has_membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
-/* How many free blocks of a class a cache keeps: fewer of larger ones. */
+/* How many free blocks of a class a cache keeps: fewer of larger ones. Of the smallest so many that
+ * the half and one that it takes at once have the states of a cache line: else two threads would
+ * write theirs into the same one. */
 static uint16_t stack_capacity(uint32_t class_index) {
   const uint64_t block = tarni_class_size(class_index);
   if (block <= 4096) {
-    return 64;
+    return block == TARNI_ALIGNMENT ? 2 * (CACHE_LINE - 1) : 64;
   }
   return block <= TARNI_SHARED_BLOCK_MAX ? 16 : 4;
 }
@@ -208,7 +212,6 @@ static tarni_cache *cache_make(tarn_heap *heap, tarn_stream stream, tarni_index 
   }
   uint32_t n = 0;
   for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
-    cache->stacks[i].first = n;
     cache->stacks[i].capacity = stack_capacity(i);
     n += cache->stacks[i].capacity;
   }
@@ -216,6 +219,11 @@ static tarni_cache *cache_make(tarn_heap *heap, tarn_stream stream, tarni_index 
   if (cache->items == NULL) {
     free(cache);
     return NULL;
+  }
+  uint32_t *items = cache->items;
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    cache->stacks[i].items = items;
+    items += cache->stacks[i].capacity;
   }
   atomic_store_explicit(&cache->heap, heap, memory_order_relaxed);
   cache->stream = stream;
@@ -265,18 +273,6 @@ static tarni_cache *thread_cache_for(tarn_heap *heap, tarn_stream stream) {
   return found;
 }
 
-/* Whether the cache that was used last is the one. */
-static bool hot_is(tarn_heap *heap, tarn_stream stream) {
-  tarni_cache *cache = tarni_hot_cache;
-  if (cache == NULL || atomic_load_explicit(&cache->heap, memory_order_relaxed) != heap ||
-      !tarni_cache_enter(cache)) {
-    return false;
-  }
-  const bool is_it = cache->stream == stream;
-  tarni_cache_leave(cache);
-  return is_it;
-}
-
 /* Whether the handle still means the stream that the cache is for. If not, that one is gone and was
  * not retired: the cache is given up, and what waits for the stream is quarantined. */
 static tarn_status cache_verify(tarn_heap *heap, tarni_cache **found) {
@@ -295,11 +291,7 @@ static tarn_status cache_verify(tarn_heap *heap, tarni_cache **found) {
   return TARN_OK;
 }
 
-tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
-  if (hot_is(heap, stream)) {
-    *found = tarni_hot_cache;
-    return TARN_OK;
-  }
+tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
   tarni_hot_cache = *found = thread_cache_for(heap, stream);
   if (*found != NULL && heap->care.is_verifying_streams) {
     TARN_TRY(cache_verify(heap, found));

@@ -217,8 +217,8 @@ static void stream_fence_grow(tarn_heap *heap, tarn_stream stream) {
     return;
   }
   tarni_lock_acquire(&heap->lock);
-  const tarni_order order = {.n = 1,
-                             .at = {{.lane = lane, .ticket = tarni_ticket_locked(heap, lane)}}};
+  const tarni_order order =
+      tarni_order_of((tarni_order_entry){.lane = lane, .ticket = tarni_ticket_locked(heap, lane)});
   tarni_lock_release(&heap->lock);
   (void)tarni_order_fence_grow(heap, &order);
 }

@@ -22,7 +22,7 @@ tarni_index tarni_idle_below_locked(const tarn_heap *heap, uint64_t unit) {
 }
 
 tarni_index tarni_idle_highest_locked(const tarn_heap *heap) {
-  return tarni_idle_below_locked(heap, heap->size / heap->unit);
+  return tarni_idle_below_locked(heap, tarni_unit_of(heap, heap->size));
 }
 
 void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used) {
@@ -31,17 +31,17 @@ void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, boo
   heap->used_peak_bytes = tarni_max(heap->used_peak_bytes, heap->used_bytes);
   heap->recent_used_peak = tarni_max(heap->recent_used_peak, heap->used_bytes);
   while (offset < end) {
-    const tarni_index index = heap->units[offset / heap->unit];
+    const tarni_index index = heap->units[tarni_unit_of(heap, offset)];
     tarn_assert(index != 0 && "a slab lies on chunks");
     tarni_phys *chunk = &heap->chunks[index];
-    const uint64_t stop =
-        tarni_min(end, tarni_chunk_start(heap, chunk) + tarni_chunk_bytes(heap, chunk));
+    const uint64_t stop = tarni_min(end, tarni_chunk_end(heap, chunk));
     const uint32_t granules = (uint32_t)((stop - offset) >> TARNI_GRANULE_LOG2);
-    if (is_used && chunk->n_used == 0) {
+    const uint32_t before = chunk->n_used;
+    chunk->n_used = is_used ? before + granules : before - granules;
+    if (before == 0) {
       tarni_idle_remove_locked(heap, index);
     }
-    chunk->n_used = is_used ? chunk->n_used + granules : chunk->n_used - granules;
-    if (!is_used && chunk->n_used == 0) {
+    if (chunk->n_used == 0) {
       tarni_idle_add_locked(heap, index);
     }
     offset = stop;
@@ -197,7 +197,7 @@ static tarni_index free_containing(const tarn_heap *heap, uint64_t offset) {
 /* Whether all of an idle chunk may go: every extent on it is free and, if need be, awaited. */
 bool tarni_chunk_may_leave_locked(const tarn_heap *heap, const tarni_phys *chunk, tarni_index lane,
                                   bool may_steal, tarni_order *order) {
-  const uint64_t end = tarni_chunk_start(heap, chunk) + tarni_chunk_bytes(heap, chunk);
+  const uint64_t end = tarni_chunk_end(heap, chunk);
   *order = (tarni_order){0};
   for (uint64_t at = tarni_chunk_start(heap, chunk); at < end;) {
     const tarni_index index = free_containing(heap, at);
@@ -218,7 +218,7 @@ bool tarni_chunk_may_leave_locked(const tarn_heap *heap, const tarni_phys *chunk
 /* Makes one BUSY extent of exactly the chunk's addresses. 0: no record is left. */
 tarni_index tarni_chunk_isolate_locked(tarn_heap *heap, const tarni_phys *chunk) {
   const uint64_t start = tarni_chunk_start(heap, chunk);
-  const uint64_t end = start + tarni_chunk_bytes(heap, chunk);
+  const uint64_t end = tarni_chunk_end(heap, chunk);
   tarni_index whole = 0;
   for (uint64_t at = start; at < end;) {
     const tarni_index index = free_containing(heap, at);

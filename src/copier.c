@@ -78,7 +78,7 @@ tarn_status tarn_copier_create(tarn_pinned *pool, const tarn_copier_config *conf
   }
   made->pool = pool;
   made->port = (tarni_port *)tarn_pinned_device(pool);
-  made->fork = tarni_fork_count();
+  made->fork = tarni_fork_watch();
   made->stats.size = sizeof(made->stats);
   tarni_lock_init(&made->lock, TARNI_RANK_HEAP);
   (void)pthread_cond_init(&made->work, NULL);

@@ -37,7 +37,7 @@ uint32_t tarni_tree_of(const tarn_heap *heap, const tarni_order *order) {
   if (order->n == 0) {
     return 1 + TARNI_LANE_COMMON;
   }
-  return order->n == 1 ? 1 + order->at[0].lane : 1 + heap->max_lanes;
+  return order->n == 1 ? 1 + order->lanes[0] : 1 + heap->max_lanes;
 }
 
 /* A node's weight: the heavier node is above. A hash, so that the tree is balanced on average. */
@@ -45,48 +45,73 @@ static uint32_t weight_of(tarni_index index) {
   return index * 2654435761u;
 }
 
-static uint64_t largest_of(const tarn_heap *heap, tarni_index index) {
-  return index != 0 ? heap->extents[index].largest : 0;
-}
-
 static void node_update(tarn_heap *heap, tarni_index index) {
   tarni_extent *node = &heap->extents[index];
-  node->largest =
-      tarni_max(node->size, tarni_max(largest_of(heap, node->left), largest_of(heap, node->right)));
+  node->largest = tarni_max(
+      node->size, tarni_max(heap->extents[node->left].largest, heap->extents[node->right].largest));
 }
 
-/* Divides a tree into what lies below the offset and the rest. */
-static void tree_divide(tarn_heap *heap, tarni_index root, uint64_t offset, tarni_index *below,
-                        tarni_index *above) {
-  if (root == 0) {
-    *below = *above = 0;
-    return;
+/* The nodes from one up to, but not with, another one. */
+static void path_update(tarn_heap *heap, tarni_index at, tarni_index end) {
+  for (; at != end; at = heap->extents[at].up) {
+    node_update(heap, at);
   }
-  tarni_extent *node = &heap->extents[root];
-  if (node->offset < offset) {
-    tree_divide(heap, node->right, offset, &node->right, above);
-    *below = root;
-  } else {
-    tree_divide(heap, node->left, offset, below, &node->left);
-    *above = root;
-  }
-  node_update(heap, root);
 }
 
-static tarni_index tree_unite(tarn_heap *heap, tarni_index below, tarni_index above) {
-  if (below == 0 || above == 0) {
-    return below != 0 ? below : above;
+/* An extent has grown below a node: those from there up that it is the largest for. */
+static void tree_raise(tarn_heap *heap, tarni_index at, uint64_t size) {
+  for (; at != 0 && heap->extents[at].largest < size; at = heap->extents[at].up) {
+    heap->extents[at].largest = size;
   }
-  if (weight_of(below) > weight_of(above)) {
-    tarni_extent *node = &heap->extents[below];
-    node->right = tree_unite(heap, node->right, above);
-    node_update(heap, below);
-    return below;
+}
+
+/* The largest extent below a node was that large, and has gone or become smaller: likewise. */
+static void tree_lower(tarn_heap *heap, tarni_index at, uint64_t size) {
+  while (at != 0 && heap->extents[at].largest == size) {
+    node_update(heap, at);
+    at = heap->extents[at].largest == size ? 0 : heap->extents[at].up;
   }
-  tarni_extent *node = &heap->extents[above];
-  node->left = tree_unite(heap, below, node->left);
-  node_update(heap, above);
-  return above;
+}
+
+/* Divides a tree into what lies below an extent and above it, which become its subtrees. */
+static void tree_divide(tarn_heap *heap, tarni_index root, tarni_index index) {
+  tarni_extent *extent = &heap->extents[index];
+  tarni_index *links[2] = {&extent->left, &extent->right};
+  tarni_index ends[2] = {index, index};
+  while (root != 0) {
+    tarni_extent *node = &heap->extents[root];
+    const int side = node->offset > extent->offset;
+    *links[side] = root;
+    node->up = ends[side];
+    ends[side] = root;
+    links[side] = side == 0 ? &node->right : &node->left;
+    root = *links[side];
+  }
+  *links[0] = *links[1] = 0;
+  path_update(heap, ends[0], index);
+  path_update(heap, ends[1], index);
+  node_update(heap, index);
+}
+
+/* One tree of two, all of the first below all of the second, as a part of the tree of `up`. */
+static tarni_index tree_unite(tarn_heap *heap, tarni_index below, tarni_index above,
+                              tarni_index up) {
+  tarni_index root, end = up;
+  tarni_index *link = &root;
+  while (below != 0 && above != 0) {
+    const bool is_below = weight_of(below) > weight_of(above);
+    const tarni_index index = is_below ? below : above;
+    tarni_extent *node = &heap->extents[index];
+    *link = index;
+    node->up = end;
+    end = index;
+    link = is_below ? &node->right : &node->left;
+    *(is_below ? &below : &above) = *link;
+  }
+  *link = below | above;
+  heap->extents[*link].up = end;
+  path_update(heap, end, up);
+  return root;
 }
 
 static tarni_index *tree_root(tarn_heap *heap, const tarni_extent *extent) {
@@ -96,72 +121,36 @@ static tarni_index *tree_root(tarn_heap *heap, const tarni_extent *extent) {
 static void tree_insert(tarn_heap *heap, tarni_index index) {
   tarni_extent *extent = &heap->extents[index];
   tarni_index *link = tree_root(heap, extent);
+  extent->up = 0;
   while (*link != 0 && weight_of(*link) > weight_of(index)) {
     tarni_extent *node = &heap->extents[*link];
+    extent->up = *link;
     node->largest = tarni_max(node->largest, extent->size);
     link = extent->offset < node->offset ? &node->left : &node->right;
   }
-  tree_divide(heap, *link, extent->offset, &extent->left, &extent->right);
+  tree_divide(heap, *link, index);
   *link = index;
-  node_update(heap, index);
-}
-
-static tarni_index tree_without(tarn_heap *heap, tarni_index root, tarni_index index) {
-  tarni_extent *node = &heap->extents[root];
-  if (root == index) {
-    return tree_unite(heap, node->left, node->right);
-  }
-  tarn_assert(root != 0 && "the extent is in the tree");
-  if (heap->extents[index].offset < node->offset) {
-    node->left = tree_without(heap, node->left, index);
-  } else {
-    node->right = tree_without(heap, node->right, index);
-  }
-  node_update(heap, root);
-  return root;
 }
 
 static void tree_remove(tarn_heap *heap, tarni_index index) {
-  tarni_extent *extent = &heap->extents[index];
-  tarni_index *root = tree_root(heap, extent);
-  *root = tree_without(heap, *root, index);
-}
-
-/* The next node on the way from one to the extent. */
-static tarni_index *tree_step(tarn_heap *heap, tarni_index at, uint64_t offset) {
-  tarni_extent *node = &heap->extents[at];
-  return offset < node->offset ? &node->left : &node->right;
-}
-
-/* The extent has grown where it is. pre: the order of the tree is the same. */
-static void tree_raise(tarn_heap *heap, tarni_index index) {
   const tarni_extent *extent = &heap->extents[index];
-  tarni_index at = *tree_root(heap, extent);
-  while (at != index) {
-    tarn_assert(at != 0 && "the extent is in the tree");
-    heap->extents[at].largest = tarni_max(heap->extents[at].largest, extent->size);
-    at = *tree_step(heap, at, extent->offset);
-  }
-  node_update(heap, index);
-}
-
-/* The extent has shrunk where it is. pre: the order of the tree is the same. */
-static void tree_lower(tarn_heap *heap, tarni_index at, tarni_index index) {
-  tarn_assert(at != 0 && "the extent is in the tree");
-  if (at != index) {
-    tree_lower(heap, *tree_step(heap, at, heap->extents[index].offset), index);
-  }
-  node_update(heap, at);
+  tarni_extent *node = &heap->extents[extent->up];
+  tarni_index *link = extent->up == 0       ? tree_root(heap, extent)
+                      : node->left == index ? &node->left
+                                            : &node->right;
+  tarn_assert(*link == index && "the extent is in the tree");
+  *link = tree_unite(heap, extent->left, extent->right, extent->up);
+  tree_lower(heap, extent->up, extent->largest);
 }
 
 static tarni_index tree_first(const tarn_heap *heap, tarni_index root, uint64_t size) {
-  if (largest_of(heap, root) < size) {
+  if (heap->extents[root].largest < size) {
     return 0;
   }
   for (;;) {
     tarn_assert(root != 0 && "there is as large an extent as the tree says");
     const tarni_extent *node = &heap->extents[root];
-    if (largest_of(heap, node->left) >= size) {
+    if (heap->extents[node->left].largest >= size) {
       root = node->left;
     } else if (node->size >= size) {
       return root;
@@ -173,7 +162,7 @@ static tarni_index tree_first(const tarn_heap *heap, tarni_index root, uint64_t 
 
 static tarni_index tree_first_aligned(const tarn_heap *heap, tarni_index root, uint64_t size,
                                       uint64_t alignment) {
-  if (largest_of(heap, root) < size) {
+  if (heap->extents[root].largest < size) {
     return 0;
   }
   const tarni_extent *node = &heap->extents[root];
@@ -280,7 +269,7 @@ tarni_index tarni_extent_carve_locked(tarn_heap *heap, tarni_index index, uint64
     const tarni_index front = record_take(heap);
     if (front != 0) {
       front_split(heap, index, front, size);
-      tree_lower(heap, *tree_root(heap, extent), index);
+      tree_lower(heap, index, extent->largest);
       tarni_extent_at(heap, front)->kind = TARNI_EXTENT_BUSY;
     }
     return front;
@@ -380,7 +369,7 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
     index = neighbours_join(heap, index, before, &united, &is_placed);
   }
   if (is_placed) {
-    tree_raise(heap, index);
+    tree_raise(heap, index, tarni_extent_at(heap, index)->size);
   } else {
     tree_insert(heap, index);
   }
@@ -389,7 +378,7 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
 /* ---- Begin and end ---- */
 
 bool tarni_extents_open(tarn_heap *heap) {
-  heap->n_extents = 1; /* 0 is none */
+  heap->n_extents = 1; /* 0 is none: a tree without a node, whose largest extent has no bytes */
   const uint64_t bounds[3] = {0, heap->small_end, heap->size};
   for (uint32_t i = 0; i < 2; i++) {
     tarni_zone *zone = &heap->zones[i];

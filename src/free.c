@@ -19,7 +19,7 @@ static inline bool small_keep(tarn_heap *heap, tarni_cache *cache, uint32_t clas
     return false;
   }
   heap->states[item] = 0;
-  cache->items[stack->first + stack->n++] = item;
+  stack->items[stack->n++] = item;
   tarni_count(&stack->frees, 1);
   return true;
 }
@@ -158,7 +158,7 @@ static bool is_heaps(tarn_heap *heap, uint64_t offset) {
   return offset < heap->size && large_at(heap, offset) != 0;
 }
 
-static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
+TARNI_SLOW static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
   if (block == 0) {
     return TARN_OK;
   }

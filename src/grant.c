@@ -191,7 +191,7 @@ static tarn_status return_pooled(tarn_heap *heap, const tarni_grant *grant) {
   }
   tarn_stream stream = buckets->stream;
   if (!is_complete) {
-    TARN_TRY(tarni_lane_stream(heap, grant->order.at[0].lane, &stream));
+    TARN_TRY(tarni_lane_stream(heap, grant->order.lanes[0], &stream));
   }
   return tarni_port_pool_free(heap->port, grant->base, stream);
 }
@@ -315,7 +315,7 @@ bool tarni_grant_may_go_locked(const tarn_heap *heap, const tarni_grant *grant) 
   if (tarni_order_is_complete_locked(heap, &grant->order)) {
     return true;
   }
-  const tarni_lane *lane = &heap->lanes[grant->order.at[0].lane];
+  const tarni_lane *lane = &heap->lanes[grant->order.lanes[0]];
   return heap->buckets->settings.backing == TARN_BACKING_POOL && grant->order.n == 1 &&
          !lane->is_retired && !lane->is_lost && !lane->is_captured;
 }
@@ -351,7 +351,7 @@ static void doomed_finish_locked(tarn_heap *heap, tarni_index index, uint64_t he
     grant->state = TARNI_GRANT_DOOMED;
     grant->is_refused = status != TARN_CAPTURE; /* else not now */
     if (status == TARN_CAPTURE && grant->order.n != 0) {
-      heap->lanes[grant->order.at[0].lane].is_captured = true;
+      heap->lanes[grant->order.lanes[0]].is_captured = true;
     }
     tarni_grant_push(buckets, &buckets->doomed, index, TARNI_BY_AGE);
     return;

@@ -72,7 +72,7 @@ static bool graph_is_done_held(tarn_graph *graph) {
   }
   tarni_lock_acquire(&heap->grow);
   for (uint32_t i = 0; i < graph->n_launched; i++) {
-    const tarni_order order = {.n = 1, .at = {graph->launched[i]}};
+    const tarni_order order = tarni_order_of(graph->launched[i]);
     (void)tarni_order_fence_grow(heap, &order);
   }
   (void)tarni_fences_poll_grow(heap);
@@ -92,7 +92,8 @@ static tarn_status arena_await_held(const tarn_graph *graph, tarni_index lane) {
   tarni_lock_release(&heap->lock);
   for (tarni_index other = 1; other < n_lanes && status == TARN_OK; other++) {
     if (other != lane && tickets[other] != 0) {
-      const tarni_order order = {.n = 1, .at = {{.lane = other, .ticket = tickets[other]}}};
+      const tarni_order order =
+          tarni_order_of((tarni_order_entry){.lane = other, .ticket = tickets[other]});
       status = tarni_order_wait_grow(heap, &order, lane);
     }
   }

@@ -124,7 +124,7 @@ static bool plan_aliases_locked(tarn_heap *heap, grow_plan *plan) {
   for (uint32_t i = 0; i < plan->n_pieces; i++) {
     if (plan->pieces[i].kind == TARNI_EXTENT_ALIAS) {
       const tarni_extent *alias = tarni_extent_at(heap, plan->pieces[i].extent);
-      const tarni_index index = heap->units[alias->offset / heap->unit];
+      const tarni_index index = heap->units[tarni_unit_of(heap, alias->offset)];
       if (!plan_move_locked(heap, plan, index, alias->offset)) {
         heap->chunks[index].refused = plan->search.number;
         return false;
@@ -251,7 +251,7 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
       return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free blocks, and trim the heap.",
                         "the heap has no records left for its %u chunks", heap->max_chunks);
     }
-    const uint32_t n_units = (uint32_t)(bytes / heap->unit);
+    const uint32_t n_units = (uint32_t)tarni_unit_of(heap, bytes);
     heap->chunks[index] = (tarni_phys){.n_units = n_units};
     plan->chunks[plan->n_chunks++] =
         (plan_chunk){.chunk = index, .n_units = n_units, .offset = offset};
@@ -287,7 +287,7 @@ static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {
     uint64_t offset = empty->offset;
     const uint64_t end = empty->offset + empty->size;
     if (may_move(heap, plan, fresh + (end - offset), GROW_SLACK_SHARE)) {
-      offset = plan_moves_locked(heap, plan, offset, end, heap->small_end / heap->unit);
+      offset = plan_moves_locked(heap, plan, offset, end, tarni_unit_of(heap, heap->small_end));
     }
     if (offset < end && may_move(heap, plan, fresh + (end - offset), GROW_SMALL_SLACK_SHARE)) {
       offset = plan_moves_locked(heap, plan, offset, end, 0);
@@ -394,7 +394,7 @@ tarn_status tarni_grow_reap_grow(tarn_heap *heap) {
 
 static void chunk_settle_locked(tarn_heap *heap, grow_plan *plan, const plan_chunk *planned) {
   tarni_phys *chunk = &heap->chunks[planned->chunk];
-  const uint32_t unit = (uint32_t)(planned->offset / heap->unit);
+  const uint32_t unit = (uint32_t)tarni_unit_of(heap, planned->offset);
   if (planned->is_alias) {
     tarni_place_enter_locked(heap, planned->chunk, unit);
   } else {
@@ -490,7 +490,7 @@ static tarn_status plan_make(const tarn_heap *heap, tarni_index lane, uint64_t s
                       "pinned while a stream is being captured",
                       (unsigned long long)size);
   }
-  const uint64_t n = size / heap->unit + 3, n_pieces = 2 * n + 64;
+  const uint64_t n = tarni_unit_of(heap, size) + 3, n_pieces = 2 * n + 64;
   *plan = calloc(1, sizeof(**plan) + n * sizeof(plan_chunk) + n_pieces * sizeof(plan_piece));
   if (*plan == NULL) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",

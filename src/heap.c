@@ -44,7 +44,7 @@ static uint64_t n_pages(const tarn_heap *heap) {
 }
 
 static uint64_t n_units(const tarn_heap *heap) {
-  return heap->unit != 0 ? heap->size / heap->unit : 0;
+  return tarni_unit_of(heap, heap->size);
 }
 
 static bool metadata_open(tarn_heap *heap) {
@@ -131,6 +131,12 @@ static tarn_status heap_open(tarn_heap *heap, const tarni_settings *settings) {
   }
   TARN_TRY(backing_check(heap, settings));
   heap->unit = tarni_max(heap->port->device.granularity_bytes, TARNI_GRANULE);
+  if (!tarni_is_pow2(heap->unit)) {
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_heap_create", NULL, "Choose backing pool or plain.",
+                      "chunks of the device are of %llu bytes, which is no power of two",
+                      (unsigned long long)heap->unit);
+  }
+  heap->unit_log2 = tarni_log2(heap->unit);
   heap->limit_bytes =
       heap->config.limit_bytes != 0 ? heap->config.limit_bytes : heap->port->device.total_bytes;
   if (!order_open(heap)) {
@@ -188,7 +194,7 @@ static tarn_status heap_make(const tarn_heap_config *config, const tarni_setting
   /* A hit asks nobody. */
   heap->n_watchers = heap->care.is_verifying_streams + heap->care.is_asking_captures;
   heap->n_captures = heap->care.is_asking_captures;
-  heap->fork = tarni_fork_count();
+  heap->fork = tarni_fork_watch();
   tarni_lock_init(&heap->lock, TARNI_RANK_HEAP);
   tarni_lock_init(&heap->grow, TARNI_RANK_DRIVER);
   tarni_lock_init(&heap->capture, TARNI_RANK_CAPTURE);
@@ -305,16 +311,14 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
 
 /* ---- The rest of its life ---- */
 
-tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation) {
+void tarni_heap_refuse(const tarn_heap *heap, const char *operation) {
   if (heap == NULL) {
-    return tarni_fail(TARN_INVALID, operation, NULL, "Pass a heap.", "heap is NULL");
+    (void)tarni_fail(TARN_INVALID, operation, NULL, "Pass a heap.", "heap is NULL");
+  } else {
+    (void)tarni_fail(TARN_FORKED, operation, NULL,
+                     "Make a heap of its own in the child, or fork before the first heap is made.",
+                     "the heap belongs to the parent process");
   }
-  if (heap->fork != tarni_fork_count()) {
-    return tarni_fail(TARN_FORKED, operation, NULL,
-                      "Make a heap of its own in the child, or fork before the first heap is made.",
-                      "the heap belongs to the parent process");
-  }
-  return TARN_OK;
 }
 
 tarn_device *tarn_heap_device(tarn_heap *heap) {
@@ -336,7 +340,7 @@ tarn_status tarni_heap_settle_grow(tarn_heap *heap) {
   const tarn_status status = tarni_lanes_finish_grow(heap);
   tarni_lock_acquire(&heap->lock);
   tarni_bins_attach_locked(heap, n_lanes, bins, status == TARN_OK);
-  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, TARNI_LANE_COMMON + 1);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, TARNI_LANE_COMMON + 1, NULL);
   tarni_lock_release(&heap->lock);
   free(bins);
   return status;
@@ -345,7 +349,7 @@ tarn_status tarni_heap_settle_grow(tarn_heap *heap) {
 static tarn_status trim_chunks_grow(tarn_heap *heap, uint64_t keep_bytes) {
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
   tarni_lock_release(&heap->lock);
   tarn_status status = tarni_chunk_trim_grow(heap, keep_bytes);
   if (status == TARN_OK && heap->reserved_bytes > keep_bytes) {
@@ -383,7 +387,7 @@ tarn_status tarni_heap_trim_ready(tarn_heap *heap, uint64_t keep) {
   tarni_shortage_reap_grow(heap);
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
   tarni_lock_release(&heap->lock);
   const tarn_status status = heap->buckets != NULL ? tarni_bucket_trim_ready_grow(heap, keep)
                                                    : tarni_chunk_trim_grow(heap, keep);
@@ -467,7 +471,7 @@ tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
   tarni_lock_acquire(&heap->grow);
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, lane, true);
-  tarni_slab_collect_locked(heap, lane, lane + 1);
+  tarni_slab_collect_locked(heap, lane, lane + 1, NULL);
   tarni_lock_release(&heap->lock);
   const tarn_status status = tarni_lane_retire_grow(heap, lane);
   tarni_lock_release(&heap->grow);

@@ -7,13 +7,24 @@
 
 #include "base/bits.h"
 #include "base/error.h"
+#include "base/fork.h"
 #include "tarn/budget.h"
 #include "tarn/pinned.h"
 #include "types.h"
 
 /* ---- heap.c ---- */
+/* Tells that there is no heap, or one of another process. */
+void tarni_heap_refuse(const tarn_heap *heap, const char *operation);
+
 /* Whether there is a heap, and one of this process: else the error. For all but hits. */
-tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation);
+static inline tarn_status tarni_heap_given(const tarn_heap *heap, const char *operation) {
+  if (TARNI_LIKELY(heap != NULL && heap->fork == tarni_fork_count())) {
+    return TARN_OK;
+  }
+  tarni_heap_refuse(heap, operation);
+  return heap == NULL ? TARN_INVALID : TARN_FORKED;
+}
+
 /* Makes a heap on a port of its own, which is closed with it, or when this fails. */
 tarn_status tarni_heap_create_on(const tarn_heap_config *config, tarni_port *port, tarn_heap **out);
 /* Waits for all work of all streams, so that what they have freed is everybody's: slabs that many
@@ -37,6 +48,11 @@ tarni_settings tarni_settings_given(const tarn_heap_config *config);
 /* Whether the blocks of such a heap are the driver's own allocations. */
 static inline bool tarni_settings_have_buckets(const tarni_settings *settings) {
   return settings->backing != TARN_BACKING_VMM || settings->rounding != TARN_ROUNDING_CLASSES;
+}
+
+/* The unit that an offset lies in. */
+static inline uint64_t tarni_unit_of(const tarn_heap *heap, uint64_t offset) {
+  return offset >> heap->unit_log2;
 }
 
 /* ---- extent.c: the partition of addresses, and trees of what is free ---- */
@@ -77,7 +93,8 @@ static inline bool tarni_extent_fits(const tarni_extent *extent, uint64_t size,
 static inline bool tarni_extent_may_join(const tarn_heap *heap, const tarni_extent *extent,
                                          const tarni_extent *other) {
   return !heap->is_fixed || extent->kind == TARNI_EXTENT_VOID ||
-         heap->units[extent->offset / heap->unit] == heap->units[other->offset / heap->unit];
+         heap->units[tarni_unit_of(heap, extent->offset)] ==
+             heap->units[tarni_unit_of(heap, other->offset)];
 }
 
 static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
@@ -86,6 +103,12 @@ static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
 
 /* ---- order.c: lanes, tickets and fences ---- */
 bool tarni_order_add(tarni_order *order, tarni_index lane, uint64_t ticket);
+
+/* The order of one lane alone. Ticket 0: there is nothing to wait for. */
+static inline tarni_order tarni_order_of(tarni_order_entry entry) {
+  return (tarni_order){.n = entry.ticket != 0, .lanes = {entry.lane}, .tickets = {entry.ticket}};
+}
+
 bool tarni_order_unite(tarni_order *order, const tarni_order *other);
 /* The same, without what is complete by now. */
 bool tarni_order_unite_open_locked(const tarn_heap *heap, tarni_order *order,
@@ -159,6 +182,10 @@ static inline uint64_t tarni_chunk_start(const tarn_heap *heap, const tarni_phys
   return chunk->first_unit * heap->unit;
 }
 
+static inline uint64_t tarni_chunk_end(const tarn_heap *heap, const tarni_phys *chunk) {
+  return ((uint64_t)chunk->first_unit + chunk->n_units) * heap->unit;
+}
+
 static inline uint64_t tarni_chunk_bytes(const tarn_heap *heap, const tarni_phys *chunk) {
   return chunk->n_units * heap->unit;
 }
@@ -182,8 +209,7 @@ bool tarni_aliases_drop_locked(tarn_heap *heap);
 
 static inline bool tarni_chunk_overlaps(const tarn_heap *heap, const tarni_phys *chunk,
                                         uint64_t start, uint64_t end) {
-  return tarni_chunk_start(heap, chunk) < end &&
-         start < tarni_chunk_start(heap, chunk) + tarni_chunk_bytes(heap, chunk);
+  return tarni_chunk_start(heap, chunk) < end && start < tarni_chunk_end(heap, chunk);
 }
 
 /* ---- window.c: addresses for more room ---- */
@@ -221,6 +247,7 @@ void tarni_grow_close(tarn_heap *heap);
 
 /* ---- slab.c: blocks of one size, and the lanes' bins of free ones ---- */
 uint64_t tarni_slab_bytes(uint32_t class_index);
+uint32_t tarni_slab_blocks(uint32_t class_index); /* that it is cut into */
 /* Turns a BUSY extent into a slab. TARNI_CLASS_COUNT: one large block, handed out. */
 void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane,
                             uint32_t class_index);
@@ -231,8 +258,10 @@ void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_o
 void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item);
 /* Takes a block from the lane's bin or the common one; UINT32_MAX: there is none. */
 uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index);
-/* Gives slabs with no live block back as free extents: those of lanes [first, end). */
-void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end);
+/* Gives slabs with no live block back as free extents: those of lanes [first, end), whose free
+ * blocks are in bins or, of the first, in these stacks (NULL: none), which are the caller's. */
+void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
+                               tarni_stack *stacks);
 /* Empties a bin that was taken out of sight into a lane's. */
 void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
                              tarni_bin *bin);
@@ -250,7 +279,7 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 extern _Thread_local tarni_cache *tarni_hot_cache __attribute__((tls_model("initial-exec")));
 
 /* This thread's cache for the stream, made if need be; it is the hot one then. */
-tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream, tarni_cache **found);
+tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found);
 /* Empties a cache into its lane. pre: the lock is held, and the caller owns it or has revoked it.
  */
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache);
@@ -285,6 +314,27 @@ static inline bool tarni_cache_enter(tarni_cache *cache) {
 
 static inline void tarni_cache_leave(tarni_cache *cache) {
   atomic_store_explicit(&cache->is_busy, 0, memory_order_release);
+}
+
+/* Whether the cache that this thread used last is the one. */
+static inline bool tarni_cache_is_hot(tarn_heap *heap, tarn_stream stream) {
+  tarni_cache *cache = tarni_hot_cache;
+  if (cache == NULL || atomic_load_explicit(&cache->heap, memory_order_relaxed) != heap ||
+      !tarni_cache_enter(cache)) {
+    return false;
+  }
+  const bool is_it = cache->stream == stream;
+  tarni_cache_leave(cache);
+  return is_it;
+}
+
+static inline tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream,
+                                           tarni_cache **found) {
+  if (TARNI_LIKELY(tarni_cache_is_hot(heap, stream))) {
+    *found = tarni_hot_cache;
+    return TARN_OK;
+  }
+  return tarni_cache_look_up(heap, stream, found);
 }
 
 /* Adds to a counter that only this thread writes: no read-modify-write is needed. */

@@ -20,45 +20,60 @@ bool tarni_order_add(tarni_order *order, tarni_index lane, uint64_t ticket) {
     return true;
   }
   for (uint32_t i = 0; i < order->n; i++) {
-    if (order->at[i].lane == lane) {
-      order->at[i].ticket = tarni_max(order->at[i].ticket, ticket);
+    if (order->lanes[i] == lane) {
+      order->tickets[i] = tarni_max(order->tickets[i], ticket);
       return true;
     }
   }
   if (order->n == TARNI_ORDER_MAX) {
     return false;
   }
-  order->at[order->n++] = (tarni_order_entry){.lane = lane, .ticket = ticket};
+  order->lanes[order->n] = lane;
+  order->tickets[order->n++] = ticket;
   return true;
+}
+
+/* Whether all lanes of two orders fit into one. */
+static bool is_room(const tarni_order *order, const tarni_order *other) {
+  tarni_order both = *order;
+  bool is = true;
+  for (uint32_t i = 0; i < other->n && is; i++) {
+    is = tarni_order_add(&both, other->lanes[i], 0);
+  }
+  return is;
 }
 
 bool tarni_order_unite(tarni_order *order, const tarni_order *other) {
-  tarni_order united = *order;
-  for (uint32_t i = 0; i < other->n; i++) {
-    if (!tarni_order_add(&united, other->at[i].lane, other->at[i].ticket)) {
-      return false;
-    }
+  if (order->n + other->n > TARNI_ORDER_MAX && !is_room(order, other)) {
+    return false;
   }
-  *order = united;
+  for (uint32_t i = 0; i < other->n; i++) {
+    (void)tarni_order_add(order, other->lanes[i], other->tickets[i]);
+  }
   return true;
 }
 
-static bool entry_is_complete(const tarn_heap *heap, const tarni_order_entry *entry) {
-  return entry->ticket <= heap->lanes[entry->lane].complete;
+/* The i-th of an order. */
+static tarni_order_entry entry_of(const tarni_order *order, uint32_t i) {
+  return (tarni_order_entry){.lane = order->lanes[i], .ticket = order->tickets[i]};
 }
 
-static bool entry_is_met(const tarn_heap *heap, const tarni_order_entry *entry, tarni_index lane) {
+static bool entry_is_complete(const tarn_heap *heap, tarni_order_entry entry) {
+  return entry.ticket <= heap->lanes[entry.lane].complete;
+}
+
+static bool entry_is_met(const tarn_heap *heap, tarni_order_entry entry, tarni_index lane) {
   const tarni_lane *by = &heap->lanes[lane];
-  return entry->lane == lane || entry_is_complete(heap, entry) ||
-         (entry->lane < by->n_waited && by->waited[entry->lane] >= entry->ticket);
+  return entry.lane == lane || entry_is_complete(heap, entry) ||
+         (entry.lane < by->n_waited && by->waited[entry.lane] >= entry.ticket);
 }
 
 bool tarni_order_unite_open_locked(const tarn_heap *heap, tarni_order *order,
                                    const tarni_order *other) {
   tarni_order open = {0};
   for (uint32_t i = 0; i < other->n; i++) {
-    if (!entry_is_complete(heap, &other->at[i])) {
-      open.at[open.n++] = other->at[i];
+    if (!entry_is_complete(heap, entry_of(other, i))) {
+      (void)tarni_order_add(&open, other->lanes[i], other->tickets[i]);
     }
   }
   return tarni_order_unite(order, &open);
@@ -66,7 +81,7 @@ bool tarni_order_unite_open_locked(const tarn_heap *heap, tarni_order *order,
 
 bool tarni_order_is_met_locked(const tarn_heap *heap, const tarni_order *order, tarni_index lane) {
   for (uint32_t i = 0; i < order->n; i++) {
-    if (!entry_is_met(heap, &order->at[i], lane)) {
+    if (!entry_is_met(heap, entry_of(order, i), lane)) {
       return false;
     }
   }
@@ -75,7 +90,7 @@ bool tarni_order_is_met_locked(const tarn_heap *heap, const tarni_order *order, 
 
 bool tarni_order_is_complete_locked(const tarn_heap *heap, const tarni_order *order) {
   for (uint32_t i = 0; i < order->n; i++) {
-    if (!entry_is_complete(heap, &order->at[i])) {
+    if (!entry_is_complete(heap, entry_of(order, i))) {
       return false;
     }
   }
@@ -84,9 +99,9 @@ bool tarni_order_is_complete_locked(const tarn_heap *heap, const tarni_order *or
 
 bool tarni_order_is_out_locked(const tarn_heap *heap, const tarni_order *order) {
   for (uint32_t i = 0; i < order->n; i++) {
-    const tarni_lane *lane = &heap->lanes[order->at[i].lane];
-    if (!entry_is_complete(heap, &order->at[i]) &&
-        (lane->is_lost || (lane->is_captured && order->at[i].ticket > lane->fenced))) {
+    const tarni_lane *lane = &heap->lanes[order->lanes[i]];
+    if (!entry_is_complete(heap, entry_of(order, i)) &&
+        (lane->is_lost || (lane->is_captured && order->tickets[i] > lane->fenced))) {
       return true;
     }
   }
@@ -95,7 +110,7 @@ bool tarni_order_is_out_locked(const tarn_heap *heap, const tarni_order *order) 
 
 bool tarni_order_is_lost_locked(const tarn_heap *heap, const tarni_order *order) {
   for (uint32_t i = 0; i < order->n; i++) {
-    if (heap->lanes[order->at[i].lane].is_lost && !entry_is_complete(heap, &order->at[i])) {
+    if (heap->lanes[order->lanes[i]].is_lost && !entry_is_complete(heap, entry_of(order, i))) {
       return true;
     }
   }
@@ -251,7 +266,7 @@ static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t tic
 
 tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order) {
   for (uint32_t i = 0; i < order->n; i++) {
-    TARN_TRY(fence_record(heap, order->at[i].lane, order->at[i].ticket));
+    TARN_TRY(fence_record(heap, order->lanes[i], order->tickets[i]));
   }
   return TARN_OK;
 }
@@ -273,25 +288,25 @@ static tarn_status waited_room(tarn_heap *heap, tarni_lane *lane, tarni_index ot
   return TARN_OK;
 }
 
-static tarn_status entry_wait(tarn_heap *heap, const tarni_order_entry *entry, tarni_index index) {
+static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_index index) {
   tarni_lane *lane = &heap->lanes[index];
-  const tarni_lane *other = &heap->lanes[entry->lane];
+  const tarni_lane *other = &heap->lanes[entry.lane];
   tarni_lock_acquire(&heap->lock);
   const bool is_met = entry_is_met(heap, entry, index);
-  const tarn_status room = is_met ? TARN_OK : waited_room(heap, lane, entry->lane);
+  const tarn_status room = is_met ? TARN_OK : waited_room(heap, lane, entry.lane);
   tarni_lock_release(&heap->lock);
   if (is_met) {
     return TARN_OK;
   }
   TARN_TRY(room);
-  TARN_TRY(fence_record(heap, entry->lane, entry->ticket));
+  TARN_TRY(fence_record(heap, entry.lane, entry.ticket));
   /* The oldest fence that proves the ticket: the shortest wait. */
   for (uint32_t i = 0; i < other->n_fences; i++) {
     const tarni_fence *fence = &other->fences[(other->first_fence + i) % TARNI_FENCES];
-    if (fence->ticket >= entry->ticket) {
+    if (fence->ticket >= entry.ticket) {
       TARN_TRY(tarni_port_event_wait(heap->port, lane->stream, fence->event));
       tarni_lock_acquire(&heap->lock);
-      lane->waited[entry->lane] = tarni_max(lane->waited[entry->lane], fence->ticket);
+      lane->waited[entry.lane] = tarni_max(lane->waited[entry.lane], fence->ticket);
       heap->waits++;
       tarni_lock_release(&heap->lock);
       return TARN_OK;
@@ -302,7 +317,7 @@ static tarn_status entry_wait(tarn_heap *heap, const tarni_order_entry *entry, t
 
 tarn_status tarni_order_wait_grow(tarn_heap *heap, const tarni_order *order, tarni_index lane) {
   for (uint32_t i = 0; i < order->n; i++) {
-    TARN_TRY(entry_wait(heap, &order->at[i], lane));
+    TARN_TRY(entry_wait(heap, entry_of(order, i), lane));
   }
   return TARN_OK;
 }

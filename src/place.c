@@ -58,7 +58,7 @@ void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit
 
 void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
   tarni_extent *extent = tarni_extent_at(heap, left);
-  tarni_place_remove_locked(heap, index, (uint32_t)(extent->offset / heap->unit));
+  tarni_place_remove_locked(heap, index, (uint32_t)tarni_unit_of(heap, extent->offset));
   extent->chunk = index;
   tarni_zombie_add_locked(heap, left);
 }
@@ -72,7 +72,7 @@ bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index le
   tarni_extent *extent = tarni_extent_at(heap, left);
   tarn_assert(extent->kind == TARNI_EXTENT_BUSY);
   extent->kind = TARNI_EXTENT_ALIAS;
-  heap->places[extent->offset / heap->unit].alias = left;
+  heap->places[tarni_unit_of(heap, extent->offset)].alias = left;
   heap->n_aliases++;
   return true;
 }

@@ -6,7 +6,7 @@
  *
  *   aliases    places where idle chunks are mapped already: no driver call at all
  *   complete   fences that are complete by now; what waited for them is free, single blocks too
- *   collect    slabs of this lane with no live block; the thread's own cache
+ *   collect    slabs of this lane with no live block, those in the thread's own cache too
  *   steal      what other lanes have freed, behind a GPU-side wait (policy `always`)
  *   grow       idle chunks moved here, then new ones
  *   others     the caches of all threads, the slabs of all lanes
@@ -81,8 +81,8 @@ void tarni_shortage_reap_grow(tarn_heap *heap) {
 static void collect_own(shortage *at) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
-  tarni_cache_empty_locked(heap, at->cache);
-  tarni_slab_collect_locked(heap, at->cache->lane, at->cache->lane + 1);
+  tarni_cache_drop_large_locked(heap, at->cache);
+  tarni_slab_collect_locked(heap, at->cache->lane, at->cache->lane + 1, at->cache->stacks);
   tarni_lock_release(&heap->lock);
 }
 
@@ -90,7 +90,7 @@ static void collect_all(shortage *at) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
   tarni_lock_release(&heap->lock);
 }
 
@@ -152,7 +152,7 @@ static tarn_status steal_blocks(shortage *at, bool *is_stolen) {
   }
   const tarn_status status = tarni_order_wait_grow(heap, &order, at->need->lane);
   tarni_lock_acquire(&heap->lock);
-  tarni_bin_attach_locked(heap, status == TARN_OK ? at->need->lane : order.at[0].lane,
+  tarni_bin_attach_locked(heap, status == TARN_OK ? at->need->lane : order.lanes[0],
                           at->need->class_index, &bin);
   tarni_lock_release(&heap->lock);
   *is_stolen = status == TARN_OK;

@@ -20,6 +20,10 @@ uint64_t tarni_slab_bytes(uint32_t class_index) {
                    TARNI_SLAB_MIN_BYTES);
 }
 
+uint32_t tarni_slab_blocks(uint32_t class_index) {
+  return (uint32_t)(tarni_slab_bytes(class_index) / tarni_class_size(class_index));
+}
+
 /* ---- Bins ---- */
 
 void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item) {
@@ -47,19 +51,24 @@ uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class
 
 /* ---- Slabs ---- */
 
-/* A large block is found by its first granule and by those where units begin. */
+/* Slabs of several blocks are found by all their granules, those of one block by their first
+ * granule and by those where units begin. */
 static void pages_set(tarn_heap *heap, const tarni_extent *extent, tarni_index value) {
   const uint64_t end = extent->offset + extent->size;
-  const uint64_t step = extent->class_index == TARNI_CLASS_COUNT ? heap->unit : TARNI_GRANULE;
-  for (uint64_t at = extent->offset; at < end; at = tarni_align_down(at, step) + step) {
+  const uint64_t step = extent->n_blocks == 1 ? heap->unit : TARNI_GRANULE;
+  heap->pages[extent->offset >> TARNI_GRANULE_LOG2] = value;
+  for (uint64_t at = tarni_align_down(extent->offset, step) + step; at < end; at += step) {
     heap->pages[at >> TARNI_GRANULE_LOG2] = value;
   }
 }
 
 tarni_index tarni_slab_at_locked(const tarn_heap *heap, uint64_t offset) {
-  const uint64_t step = offset < heap->small_end ? TARNI_GRANULE : heap->unit;
-  const uint64_t first = tarni_align_down(offset, step) >> TARNI_GRANULE_LOG2;
   uint64_t page = offset >> TARNI_GRANULE_LOG2;
+  uint64_t first = tarni_align_down(offset, heap->unit) >> TARNI_GRANULE_LOG2;
+  if (offset < heap->small_end) { /* no slab is larger than its largest block there */
+    const uint64_t most = (TARNI_SMALL_MAX >> TARNI_GRANULE_LOG2) - 1;
+    first = tarni_max(first, page - tarni_min(page, most));
+  }
   while (page != first && heap->pages[page] == 0) {
     page--;
   }
@@ -78,17 +87,16 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
   extent->n_seen = 0;
   extent->link = 0;
   extent->order = (tarni_order){0};
+  const bool is_large = class_index == TARNI_CLASS_COUNT;
+  const uint64_t block = is_large ? extent->size : tarni_class_size(class_index);
+  extent->n_blocks = is_large ? 1 : tarni_slab_blocks(class_index);
+  extent->block_bytes_256 = is_large ? 0 : (uint32_t)(block >> 8);
   pages_set(heap, extent, index);
   tarni_chunk_use_locked(heap, extent->offset, extent->size, true);
-  if (class_index == TARNI_CLASS_COUNT) {
-    extent->n_blocks = 1;
-    extent->block_bytes_256 = 0;
+  if (is_large) {
     extent->state = TARNI_BLOCK_LIVE;
     return;
   }
-  const uint64_t block = tarni_class_size(class_index);
-  extent->n_blocks = (uint32_t)(extent->size / block);
-  extent->block_bytes_256 = (uint32_t)(block >> 8);
   for (uint32_t i = extent->n_blocks; i-- != 0;) { /* the lowest is taken first */
     const uint32_t item = (uint32_t)((extent->offset >> 8) + i * (block >> 8));
     tarn_assert(heap->states[item] == 0);
@@ -102,8 +110,8 @@ void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_o
   pages_set(heap, extent, 0);
   tarni_chunk_use_locked(heap, extent->offset, extent->size, false);
   extent->kind = TARNI_EXTENT_BUSY;
-  const uint64_t first = extent->offset / heap->unit;
-  const uint64_t last = (extent->offset + extent->size - 1) / heap->unit;
+  const uint64_t first = tarni_unit_of(heap, extent->offset);
+  const uint64_t last = tarni_unit_of(heap, extent->offset + extent->size - 1);
   tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, order);
   tarni_chunks_rest_locked(heap, first, last, order);
 }
@@ -114,66 +122,133 @@ static tarni_index slab_of(const tarn_heap *heap, uint32_t item) {
   return heap->pages[item >> (TARNI_GRANULE_LOG2 - 8)];
 }
 
-/* Counts the free blocks of each slab, and which lanes have them. */
-static void count_bin(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
+/* Counts a free block of a slab, and the lane that has it. */
+static void block_count(tarn_heap *heap, uint32_t item, tarni_index lane, uint64_t ticket) {
+  tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, item));
+  slab->n_seen++;
+  if (!tarni_order_add(&slab->order, lane, ticket)) {
+    slab->n_seen = UINT32_MAX / 2; /* free by too many lanes: it stays as it is */
+  }
+}
+
+static void block_forget(tarn_heap *heap, uint32_t item) {
+  tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, item));
+  slab->n_seen = 0;
+  slab->order.n = 0;
+}
+
+/* Whether the block's slab is wholly free; if so it is noted in a list. */
+static bool block_sift(tarn_heap *heap, uint32_t item, tarni_index *released) {
+  const tarni_index index = slab_of(heap, item);
+  tarni_extent *slab = tarni_extent_at(heap, index);
+  if (slab->n_seen != slab->n_blocks) {
+    return false;
+  }
+  if (slab->link == 0 && *released != index) {
+    slab->link = *released != 0 ? *released : index; /* the last one points at itself */
+    *released = index;
+  }
+  return true;
+}
+
+static void bin_count(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
   const tarni_bin *bin = &heap->lanes[lane].bins[class_index];
   const uint64_t ticket = bin->n != 0 ? tarni_ticket_locked(heap, lane) : 0;
   for (uint32_t at = bin->head; at != 0; at = heap->links[at - 1]) {
-    tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, at - 1));
-    slab->n_seen++;
-    if (!tarni_order_add(&slab->order, lane, ticket)) {
-      slab->n_seen = UINT32_MAX / 2; /* free by too many lanes: it stays as it is */
-    }
+    block_count(heap, at - 1, lane, ticket);
   }
 }
 
-/* Takes the blocks of slabs that are wholly free out of a bin; notes those slabs in a list. */
-static void sift_bin(tarn_heap *heap, tarni_bin *bin, tarni_index *released) {
+/* Takes the blocks of slabs that are wholly free out of a bin. */
+static void bin_sift(tarn_heap *heap, tarni_bin *bin, tarni_index *released) {
   uint32_t *link = &bin->head;
   while (*link != 0) {
     const uint32_t item = *link - 1;
-    const tarni_index index = slab_of(heap, item);
-    tarni_extent *slab = tarni_extent_at(heap, index);
-    if (slab->n_seen != slab->n_blocks) {
+    if (block_sift(heap, item, released)) {
+      *link = heap->links[item];
+      bin->n--;
+    } else {
       link = &heap->links[item];
-      continue;
-    }
-    *link = heap->links[item];
-    bin->n--;
-    if (slab->link == 0 && *released != index) {
-      slab->link = *released != 0 ? *released : index; /* the last one points at itself */
-      *released = index;
     }
   }
 }
 
-static void forget_counts(tarn_heap *heap, const tarni_bin *bin) {
+static void bin_forget(tarn_heap *heap, const tarni_bin *bin) {
   for (uint32_t at = bin->head; at != 0; at = heap->links[at - 1]) {
-    tarni_extent *slab = tarni_extent_at(heap, slab_of(heap, at - 1));
-    slab->n_seen = 0;
-    slab->order = (tarni_order){0};
+    block_forget(heap, at - 1);
   }
 }
 
-void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end) {
+/* The same with the blocks of a stack, which a lane has. */
+static void stack_count(tarn_heap *heap, tarni_index lane, const tarni_stack *stack) {
+  const uint64_t ticket = stack->n != 0 ? tarni_ticket_locked(heap, lane) : 0;
+  for (uint32_t i = 0; i < stack->n; i++) {
+    block_count(heap, stack->items[i], lane, ticket);
+  }
+}
+
+static void stack_sift(tarn_heap *heap, tarni_stack *stack, tarni_index *released) {
+  const uint32_t n = stack->n;
+  stack->n = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    if (!block_sift(heap, stack->items[i], released)) {
+      stack->items[stack->n++] = stack->items[i];
+    }
+  }
+}
+
+static void stack_forget(tarn_heap *heap, const tarni_stack *stack) {
+  for (uint32_t i = 0; i < stack->n; i++) {
+    block_forget(heap, stack->items[i]);
+  }
+}
+
+static void slabs_release(tarn_heap *heap, tarni_index released) {
+  while (released != 0) {
+    tarni_extent *slab = tarni_extent_at(heap, released);
+    const tarni_index index = released;
+    released = slab->link == index ? 0 : slab->link;
+    slab->link = 0;
+    const tarni_order order = slab->order;
+    tarni_slab_release_locked(heap, index, &order);
+  }
+}
+
+/* Whether there are as many free blocks of a class as a slab has. */
+static bool may_have_slab(const tarn_heap *heap, uint32_t class_index, tarni_index first,
+                          tarni_index end, const tarni_stack *stack) {
+  uint64_t n = stack->n;
+  for (tarni_index lane = first; lane < end; lane++) {
+    n += heap->lanes[lane].bins[class_index].n;
+  }
+  return n >= tarni_slab_blocks(class_index);
+}
+
+static void collect_class(tarn_heap *heap, uint32_t class_index, tarni_index first, tarni_index end,
+                          tarni_stack *stack) {
+  tarni_index released = 0;
+  stack_count(heap, first, stack);
+  for (tarni_index lane = first; lane < end; lane++) {
+    bin_count(heap, lane, class_index);
+  }
+  stack_sift(heap, stack, &released);
+  for (tarni_index lane = first; lane < end; lane++) {
+    bin_sift(heap, &heap->lanes[lane].bins[class_index], &released);
+  }
+  stack_forget(heap, stack);
+  for (tarni_index lane = first; lane < end; lane++) {
+    bin_forget(heap, &heap->lanes[lane].bins[class_index]);
+  }
+  slabs_release(heap, released);
+}
+
+void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
+                               tarni_stack *stacks) {
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
-    tarni_index released = 0;
-    for (tarni_index lane = first; lane < end; lane++) {
-      count_bin(heap, lane, class_index);
-    }
-    for (tarni_index lane = first; lane < end; lane++) {
-      sift_bin(heap, &heap->lanes[lane].bins[class_index], &released);
-    }
-    for (tarni_index lane = first; lane < end; lane++) {
-      forget_counts(heap, &heap->lanes[lane].bins[class_index]);
-    }
-    while (released != 0) {
-      tarni_extent *slab = tarni_extent_at(heap, released);
-      const tarni_index index = released;
-      released = slab->link == index ? 0 : slab->link;
-      slab->link = 0;
-      const tarni_order order = slab->order;
-      tarni_slab_release_locked(heap, index, &order);
+    tarni_stack none = {0};
+    tarni_stack *stack = stacks != NULL ? &stacks[class_index] : &none;
+    if (may_have_slab(heap, class_index, first, end, stack)) {
+      collect_class(heap, class_index, first, end, stack);
     }
   }
 }

@@ -115,7 +115,7 @@ static void collect_complete(tarn_heap *heap) {
     heap->lanes[i].complete = heap->lanes[i].ticket; /* emptying a cache takes tickets */
     tarni_lane_settle_locked(heap, i);
   }
-  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, TARNI_LANE_COMMON + 1);
+  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, TARNI_LANE_COMMON + 1, NULL);
   tarni_lock_release(&heap->lock);
 }
 
@@ -322,7 +322,7 @@ static tarn_status chunk_return(tarn_heap *heap, tarni_nap *nap, tarni_index ind
 
 /* Access to all that is mapped, a call for each run of chunks side by side. */
 static tarn_status chunks_access(tarn_heap *heap) {
-  const uint64_t n_units = heap->size / heap->unit;
+  const uint64_t n_units = tarni_unit_of(heap, heap->size);
   for (uint64_t unit = 0; unit < n_units; unit++) {
     const uint64_t first = unit;
     while (unit < n_units && heap->units[unit] != 0) {

@@ -81,12 +81,21 @@ static uint64_t lost_blocks_locked(const tarn_heap *heap) {
   for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
     bool is_lost = false;
     for (uint32_t i = 0; i < uses->n_lanes; i++) {
-      const tarni_order order = {.n = 1, .at = {uses->lanes[i]}};
+      const tarni_order order = tarni_order_of(uses->lanes[i]);
       is_lost = is_lost || tarni_order_is_lost_locked(heap, &order);
     }
     bytes += is_lost ? uses->bytes : 0;
   }
   return bytes;
+}
+
+/* Whether the extent is the home of a chunk that leaves the heap. */
+static bool is_last_home_locked(const tarn_heap *heap, const tarni_extent *extent) {
+  if (extent->kind != TARNI_EXTENT_ZOMBIE) {
+    return false;
+  }
+  const tarni_phys *chunk = &heap->chunks[extent->chunk];
+  return chunk->is_leaving && extent->offset == tarni_chunk_start(heap, chunk);
 }
 
 /* Bytes that cannot be used again, because they wait for a stream that is gone (I3). */
@@ -105,10 +114,7 @@ static uint64_t lost_bytes_locked(const tarn_heap *heap) {
   for (uint32_t zone = 0; zone < 2; zone++) {
     for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
       const tarni_extent *extent = &heap->extents[i];
-      const tarni_phys *chunk = &heap->chunks[extent->chunk];
-      const bool holds = extent->kind == TARNI_EXTENT_FREE || /* or a chunk's last home */
-                         (extent->kind == TARNI_EXTENT_ZOMBIE && chunk->is_leaving &&
-                          extent->offset == tarni_chunk_start(heap, chunk));
+      const bool holds = extent->kind == TARNI_EXTENT_FREE || is_last_home_locked(heap, extent);
       bytes += holds && tarni_order_is_lost_locked(heap, &extent->order) ? extent->size : 0;
     }
   }

@@ -110,7 +110,7 @@ struct tarn_copier {
   tarni_port *port;
   uint64_t piece_bytes;
   uint32_t max_threads;
-  uint32_t fork; /* tarni_fork_count of the process that made it */
+  uint32_t fork; /* tarni_fork_watch in the process that made it */
   /* lock: */
   tarni_lock lock;
   tarni_mark *marks;

@@ -58,8 +58,9 @@ typedef struct tarni_order_entry {
 } tarni_order_entry;
 
 typedef struct tarni_order {
-  uint32_t n; /* 0: complete */
-  tarni_order_entry at[TARNI_ORDER_MAX];
+  uint32_t n;                         /* 0: complete */
+  tarni_index lanes[TARNI_ORDER_MAX]; /* apart from the tickets: every extent has an order */
+  uint64_t tickets[TARNI_ORDER_MAX];
 } tarni_order;
 
 /* ---- Extents ---- */
@@ -81,29 +82,33 @@ typedef struct tarni_extent {
   uint32_t block_bytes_256; /* SLAB: size of a block / 256, for slabs of several blocks */
   uint32_t n_blocks;
   uint8_t kind;
-  uint8_t class_index;        /* SLAB: TARNI_CLASS_COUNT for a large block */
-  uint8_t state;              /* large block: tarni_block_state; ZOMBIE: 1 when unmapped */
-  bool has_uses;              /* large block: named by tarn_use */
-  tarni_index lane;           /* SLAB: who had it made; for reports */
+  uint8_t class_index; /* SLAB: TARNI_CLASS_COUNT for a large block */
+  uint8_t state;       /* large block: tarni_block_state; ZOMBIE: 1 when unmapped */
+  bool has_uses;       /* large block: named by tarn_use */
+  union {
+    tarni_index lane;  /* SLAB: who had it made; for reports */
+    tarni_index chunk; /* ZOMBIE: the chunk that is still mapped there */
+  };
   tarni_index previous, next; /* neighbours in address order; 0 at a zone's end */
   /* FREE, VOID: node of a tree ordered by offset, heap-ordered by a hash of the index */
-  tarni_index tree; /* which one */
-  tarni_index left, right;
-  uint64_t largest; /* size of the largest extent below this node */
+  tarni_index tree;            /* which one */
+  tarni_index left, right, up; /* up: the node above; 0: it is the root */
+  uint64_t largest;            /* size of the largest extent below this node */
   /* ZOMBIE, unused: */
   tarni_index link;
-  tarni_index chunk; /* ZOMBIE: the chunk that is still mapped there */
   uint32_t n_seen;   /* SLAB: free blocks counted while collecting */
   tarni_order order; /* FREE, ALIAS, ZOMBIE */
 } tarni_extent;
+
+_Static_assert(sizeof(tarni_extent) == 128, "two cache lines: trees are in the first ones");
 
 typedef enum tarni_block_state { TARNI_BLOCK_FREE = 0, TARNI_BLOCK_LIVE = 1 } tarni_block_state;
 
 /* ---- Chunks ---- */
 
 typedef struct tarni_phys {
-  tarni_chunk handle;
-  uint32_t first_unit; /* its home */
+  _Alignas(64) tarni_chunk handle; /* two cache lines, what is needed most in the first */
+  uint32_t first_unit;             /* its home */
   uint32_t n_units;
   uint32_t places;   /* the first unit of the lowest place + 1; 0: it is being made, or goes */
   uint32_t n_mapped; /* lock DRIVER: places, and zombies that are still mapped to it */
@@ -194,10 +199,10 @@ typedef struct tarni_large_churn {
 
 /* ---- Caches ---- */
 
-typedef struct tarni_stack { /* free blocks of one class: offsets / 256 */
+typedef struct tarni_stack { /* free blocks of one class */
+  uint32_t *items;           /* offsets / 256 */
   uint16_t n;
   uint16_t capacity;
-  uint32_t first;          /* index into the cache's items */
   _Atomic uint64_t allocs; /* owner writes, others read: blocks of this class handed out here */
   _Atomic uint64_t frees;  /* and given back here */
 } tarni_stack;
@@ -221,7 +226,7 @@ typedef struct tarni_cache {
   /* owner, or whoever has revoked it: */
   tarni_stack stacks[TARNI_CLASS_COUNT];
   tarni_large large; /* a free large block, the last one; extent 0: none */
-  uint32_t *items;
+  uint32_t *items;   /* of all stacks */
   /* lock HEAP: */
   struct tarni_cache *next_in_heap;
   /* lock REGISTRY: */
@@ -343,8 +348,9 @@ struct tarn_heap {
   tarn_ptr base;
   uint64_t size;      /* of the reservation */
   uint64_t small_end; /* offset where the zone of large blocks begins */
-  uint64_t unit;      /* bytes */
-  uint32_t fork;      /* tarni_fork_count of the process that made it */
+  uint64_t unit;      /* bytes; a power of two */
+  uint32_t unit_log2;
+  uint32_t fork;      /* tarni_fork_watch in the process that made it */
   bool is_fixed;      /* memory of the host: chunks never move, and no block lies on two of them */
   uint8_t *states;    /* a byte for each 256 of the small zone: tarni_small_state */
   uint32_t *links;    /* likewise a word: the next block of a bin */

@@ -223,7 +223,7 @@ tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane) 
   tarni_lock_release(&heap->lock);
   /* A fence that cannot be recorded now is recorded when the block is asked for. */
   for (uint32_t i = 0; i < uses->n_lanes; i++) {
-    const tarni_order order = {.n = uses->lanes[i].ticket != 0, .at = {uses->lanes[i]}};
+    const tarni_order order = tarni_order_of(uses->lanes[i]);
     (void)tarni_order_fence_grow(heap, &order);
   }
   tarni_lock_release(&heap->grow);
@@ -265,7 +265,7 @@ static void fence_missing(tarn_heap *heap) {
       return;
     }
     for (uint32_t i = 0; i < uses->n_lanes; i++) {
-      const tarni_order order = {.n = uses->lanes[i].ticket != 0, .at = {uses->lanes[i]}};
+      const tarni_order order = tarni_order_of(uses->lanes[i]);
       if (!heap->lanes[uses->lanes[i].lane].is_lost &&
           tarni_order_fence_grow(heap, &order) != TARN_OK) {
         return;

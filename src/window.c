@@ -20,7 +20,7 @@
 enum { WINDOW_MAX_STEPS = 65536 }; /* extents that one search looks at */
 
 static tarni_phys *alias_chunk(const tarn_heap *heap, const tarni_extent *alias) {
-  return &heap->chunks[heap->units[alias->offset / heap->unit]];
+  return &heap->chunks[heap->units[tarni_unit_of(heap, alias->offset)]];
 }
 
 /* Whether the chunk behind an alias can come here, as far as can be told with a look at it. */

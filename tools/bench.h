@@ -75,6 +75,7 @@ typedef struct bench_peer {
   bench_loop mixed;           /* steps of work->mix, which has to be filled first */
   bench_loop fill;            /* fills the mix; n is ignored */
   bench_loop drain;           /* empties it */
+  bench_loop hoard;           /* alloc and free of BENCH_RING blocks; n is ignored */
   bench_loop put, take;       /* allocs into work->ring; frees from it */
   bench_loop replay;          /* work->program once; n is ignored. On failure all is freed */
 } bench_peer;

@@ -91,6 +91,20 @@ BENCH_INLINE uint64_t bench_loop_wait(_Atomic uint64_t *place, bool is_wanted_em
   }
 }
 
+/* As many blocks at once as the ring can hold, so that their memory is there before it is timed. */
+BENCH_INLINE bool bench_loop_hoard(bench_work *work, bench_alloc alloc, bench_free release) {
+  uint64_t blocks[BENCH_RING];
+  uint32_t n = 0;
+  while (n < BENCH_RING && (blocks[n] = alloc(work->state, work->bytes, work->stream)) != 0) {
+    n++;
+  }
+  const bool is_good = n == BENCH_RING;
+  while (n != 0) {
+    release(work->state, blocks[--n], work->stream);
+  }
+  return is_good;
+}
+
 /* A failed allocation puts a 1 into the ring, so that the other thread does not wait for ever. */
 BENCH_INLINE bool bench_loop_put(bench_work *work, uint64_t n, bench_alloc alloc) {
   bench_ring *ring = work->ring;
@@ -158,6 +172,10 @@ BENCH_INLINE bool bench_loop_replay(bench_work *work, bench_alloc alloc, bench_f
     (void)n;                                                                                       \
     return bench_loop_drain(work, release);                                                        \
   }                                                                                                \
+  static bool prefix##_hoard(bench_work *work, uint64_t n) {                                       \
+    (void)n;                                                                                       \
+    return bench_loop_hoard(work, alloc, release);                                                 \
+  }                                                                                                \
   static bool prefix##_put(bench_work *work, uint64_t n) {                                         \
     return bench_loop_put(work, n, alloc);                                                         \
   }                                                                                                \
@@ -172,6 +190,7 @@ BENCH_INLINE bool bench_loop_replay(bench_work *work, bench_alloc alloc, bench_f
 /* The members of a bench_peer that BENCH_LOOPS made. */
 #define BENCH_LOOPS_OF(prefix)                                                                     \
   .pairs = prefix##_pairs, .mixed = prefix##_mixed, .fill = prefix##_fill,                         \
-  .drain = prefix##_drain, .put = prefix##_put, .take = prefix##_take, .replay = prefix##_replay
+  .drain = prefix##_drain, .hoard = prefix##_hoard, .put = prefix##_put, .take = prefix##_take,    \
+  .replay = prefix##_replay
 
 #endif

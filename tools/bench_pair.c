@@ -22,7 +22,11 @@ typedef struct pair_column {
   uint64_t bytes; /* 0 for the mixed one */
 } pair_column;
 
-enum { MAX_COLUMNS = 8, N_SIZES = 5 };
+enum {
+  MAX_COLUMNS = 8,
+  N_SIZES = 5,
+  WARM_CYCLES = 128, /* of the mix: by then tarn has nearly all the windows that it needs */
+};
 static const uint64_t pair_sizes[N_SIZES] = {256, 4 << 10, 64 << 10, 1 << 20, 32 << 20};
 
 typedef struct pair_section {
@@ -79,12 +83,14 @@ static void measure(pair_bench *b, const bench_peer *peer, uint32_t n_threads, p
     c.loops[0] = peer->mixed;
     c.before = peer->fill;
     c.after = peer->drain;
-    c.n_warm = peer->has_streams ? UINT64_C(2) * BENCH_STEPS : 0;
+    const uint64_t n_cycles = c.device != NULL ? WARM_CYCLES : 2;
+    c.n_warm = peer->has_streams ? n_cycles * BENCH_STEPS : 0;
   }
   if (column.kind == PAIR_REMOTE) {
     memset(&b->ring, 0, sizeof(b->ring));
     c.loops[0] = peer->put;
     c.loops[1] = peer->take;
+    c.before = peer->hoard;
   }
   bench_time_case(&c, time);
 }

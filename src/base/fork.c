@@ -4,20 +4,19 @@
 #include "base/fork.h"
 
 #include <pthread.h>
-#include <stdatomic.h>
 
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
-static _Atomic uint32_t fork_count;
+_Atomic uint32_t tarni_forks;
 
 static void note_child(void) {
-  atomic_fetch_add_explicit(&fork_count, 1, memory_order_relaxed);
+  atomic_fetch_add_explicit(&tarni_forks, 1, memory_order_relaxed);
 }
 
 static void watch(void) {
   (void)pthread_atfork(NULL, NULL, note_child);
 }
 
-uint32_t tarni_fork_count(void) {
+uint32_t tarni_fork_watch(void) {
   (void)pthread_once(&watch_once, watch);
-  return atomic_load_explicit(&fork_count, memory_order_relaxed);
+  return tarni_fork_count();
 }

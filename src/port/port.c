@@ -178,7 +178,7 @@ static tarn_status enter_port_locked(const port_name *name, tarni_port **port) {
   tarn_assert((*port)->table == name->table);
   entry->port = *port;
   entry->n_users = 1;
-  entry->fork = (*port)->fork = tarni_fork_count();
+  entry->fork = (*port)->fork = tarni_fork_watch();
   memcpy(entry->name, name->text, sizeof(entry->name));
   entry->next = first_entry;
   first_entry = entry;

@@ -209,7 +209,7 @@ struct tarni_port {
   /* immutable after open: */
   const tarni_port_table *table;
   tarn_device_info device; /* free_bytes is as of the open */
-  uint32_t fork;           /* tarni_fork_count of the process that opened it */
+  uint32_t fork;           /* tarni_fork_watch in the process that opened it */
   /* atomic: */
   _Atomic uint64_t calls[TARN_CALL_COUNT];
   _Atomic uint64_t nanoseconds[TARN_CALL_COUNT];

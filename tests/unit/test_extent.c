@@ -134,8 +134,8 @@ static void take(model *m) {
 
 static bool order_covers(const tarni_order *order, const tarni_order_entry *due) {
   for (uint32_t i = 0; i < order->n; i++) {
-    if (order->at[i].lane == due->lane) {
-      return order->at[i].ticket >= due->ticket;
+    if (order->lanes[i] == due->lane) {
+      return order->tickets[i] >= due->ticket;
     }
   }
   return due->lane == TARNI_LANE_COMMON;

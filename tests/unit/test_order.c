@@ -27,9 +27,9 @@ static void adding(void) {
   CHECK(!tarni_order_add(&order, TARNI_ORDER_MAX + 1, 1)); /* too many */
   CHECK_EQ(order.n, TARNI_ORDER_MAX);
   CHECK(tarni_order_add(&order, 2, 5)); /* less than what is there */
-  CHECK_EQ(order.at[1].ticket, 20);
+  CHECK_EQ(order.tickets[1], 20);
   CHECK(tarni_order_add(&order, 2, 25));
-  CHECK_EQ(order.at[1].ticket, 25);
+  CHECK_EQ(order.tickets[1], 25);
 }
 
 static void uniting(void) {
@@ -40,7 +40,7 @@ static void uniting(void) {
   const tarni_order before = a;
   CHECK(!tarni_order_unite(&a, &b)); /* five lanes: nothing is changed, not even by half */
   CHECK_EQ(a.n, before.n);
-  CHECK_EQ(a.at[1].ticket, 7);
+  CHECK_EQ(a.tickets[1], 7);
   const tarni_order nothing = {0};
   CHECK(tarni_order_unite(&a, &nothing));
   CHECK_EQ(a.n, 3);
@@ -230,7 +230,7 @@ static void record_used_again(void) {
   CHECK_EQ(lane, s.lanes[0]);
   CHECK(is_complete(&s, &order));
   const tarni_order later = order_of(lane, ticket(&s, 0));
-  CHECK(later.at[0].ticket > order.at[0].ticket);
+  CHECK(later.tickets[0] > order.tickets[0]);
   CHECK(!is_complete(&s, &later));
   CHECK(!is_met(&s, &later, 1)); /* the other's wait was for the stream before */
   CHECK_OK(tarni_lane_retire_grow(s.heap, lane));

@@ -35,7 +35,7 @@ static uint64_t n_slabs(const tarn_heap *heap) {
 static void collect(rig *r) {
   tarni_lock_acquire(&r->heap->lock);
   tarni_cache_empty_all_locked(r->heap, 0, false);
-  tarni_slab_collect_locked(r->heap, TARNI_LANE_COMMON, r->heap->n_lanes);
+  tarni_slab_collect_locked(r->heap, TARNI_LANE_COMMON, r->heap->n_lanes, NULL);
   tarni_lock_release(&r->heap->lock);
 }
 

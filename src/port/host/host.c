@@ -300,7 +300,7 @@ tarn_status tarni_port_host_open(const char *device, const tarni_host_config *co
   tarni_lock_init(&host->lock, TARNI_RANK_SIM);
   host->config = *config;
   host->base.table = &tarni_port_host;
-  host->base.fork = tarni_fork_count();
+  host->base.fork = tarni_fork_watch();
   host->base.device = host->device->device;
   host->base.device.total_bytes = tarni_host_room_total();
   host->base.device.granularity_bytes = config->region_bytes;
