@@ -47,12 +47,19 @@ static void first_steps(void) {
   trace_close(&t);
 }
 
+/* Megabytes that a program may ask for in all, about: large blocks take a sanitizer minutes. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { MOST_MIB = 20000 };
+#else
+enum { MOST_MIB = 300000 };
+#endif
+
 static bool is_wanted(const workload_random_case *c) {
   const char *text = getenv("TARN_TEST_ALLOCATIONS");
   if (text != NULL) {
     return c->n_allocations <= strtoull(text, NULL, 10);
   }
-  return (uint64_t)c->n_allocations * c->max_mib <= 300000 && c->n_allocations <= 10000;
+  return (uint64_t)c->n_allocations * c->max_mib <= MOST_MIB && c->n_allocations <= 10000;
 }
 
 static void through_the_heap(void) {
