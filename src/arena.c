@@ -64,6 +64,7 @@ static tarn_status memory_take(tarn_arena *arena, const tarn_arena_config *confi
                       "%llu bytes at 0x%llx are no memory for an arena",
                       (unsigned long long)config->memory_bytes, (unsigned long long)config->memory);
   }
+  tarni_captures_reap_held(arena->heap); /* some may have gone by now */
   for (const tarn_arena *other = arena->heap->arenas; other != NULL; other = other->next) {
     if (base < other->base + other->limit && other->base < end) {
       return tarni_fail(
@@ -608,6 +609,7 @@ tarn_status tarn_arena_clear(tarn_arena *arena) {
 /* ---- Sleep ---- */
 
 static tarn_status content_save(tarn_arena *arena) {
+  TARN_TRY(tarni_legacy_check(arena->heap, NULL)); /* where synchronous copies go */
   arena->saved = malloc(arena->mapped);
   if (arena->saved == NULL) {
     return tarni_fail(
@@ -668,6 +670,9 @@ tarn_status tarn_arena_wake(tarn_arena *arena) {
   tarn_status status = TARN_OK;
   if (arena->is_asleep) {
     status = arena->saved != NULL ? tarni_capture_allows("tarn_arena_wake") : TARN_OK;
+    if (status == TARN_OK && arena->saved != NULL) {
+      status = tarni_legacy_check(arena->heap, NULL);
+    }
     status = status == TARN_OK ? tarni_arena_grow_held(arena, arena->slept) : status;
     if (status == TARN_OK && arena->saved != NULL) {
       TARNI_RELAXED(arena->heap->port);

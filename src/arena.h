@@ -99,9 +99,10 @@ typedef struct tarni_request {
  * all blocks are large ones. */
 typedef struct tarni_deferred {
   tarn_stream stream;
-  uint32_t small;    /* offset / 256 + 1, linked through heap->links; 0: none */
-  tarni_index large; /* extent, linked through its `link`; or grant */
-  tarni_uses *uses;  /* blocks that several streams use */
+  const void *thread; /* that freed them: a thread's default stream is that thread's */
+  uint32_t small;     /* offset / 256 + 1, linked through heap->links; 0: none */
+  tarni_index large;  /* extent, linked through its `link`; or grant */
+  tarni_uses *uses;   /* blocks that several streams use */
   uint64_t n_blocks;
 } tarni_deferred;
 
@@ -244,6 +245,8 @@ void tarni_story_free(tarni_story *story, uint32_t request, uint32_t past);
 void tarni_story_close(tarni_story *story);
 
 /* ---- defer.c: blocks from before, freed inside ---- */
+/* Whether this thread has no name for the stream that the blocks were freed on. */
+bool tarni_deferred_is_nameless(const tarni_deferred *deferred);
 /* Gives the blocks of a list back, in the order of its stream or, without one, of the common lane.
  */
 tarn_status tarni_deferred_release_held(tarn_heap *heap, tarni_deferred *deferred);
@@ -264,6 +267,5 @@ void tarni_graphs_reap_held(tarn_heap *heap);
 /* ---- strict.c: captures that make calls illegal ---- */
 void tarni_strict_add(tarn_capture *capture);
 void tarni_strict_remove(tarn_capture *capture);
-const void *tarni_strict_thread(void);
 
 #endif

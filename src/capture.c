@@ -16,9 +16,14 @@ static bool is_legacy(tarn_stream stream) {
   return stream == NULL || stream == TARNI_STREAM_LEGACY;
 }
 
+/* Whether the capture's stream is another thread's default stream, which cannot be named here. */
+static bool is_anothers(const tarn_capture *capture) {
+  return capture->stream == TARNI_STREAM_PER_THREAD && capture->thread != tarni_thread();
+}
+
 /* A capture whose id could not be asked for when it began. */
 tarn_status tarni_capture_id_held(tarn_capture *capture) {
-  if (capture->id != 0) {
+  if (capture->id != 0 || is_anothers(capture)) {
     return TARN_OK;
   }
   tarni_capture_state state;
@@ -37,6 +42,10 @@ tarn_status tarni_capture_state_of(tarn_heap *heap, tarn_stream stream,
 /* Whether the driver still records what the capture's stream is given. */
 static tarn_status capture_goes_on(tarn_capture *capture, bool *goes_on) {
   tarni_capture_state state;
+  *goes_on = true;
+  if (is_anothers(capture)) {
+    return TARN_OK; /* its own thread will find out */
+  }
   TARN_TRY(tarni_capture_id_held(capture));
   TARN_TRY(tarni_capture_state_of(capture->heap, capture->stream, &state));
   *goes_on = state.status != TARNI_CAPTURE_NONE && state.id == capture->id;
@@ -168,7 +177,7 @@ static tarn_status capture_make_held(tarn_heap *heap, const tarn_capture_config 
   capture->graph = graph;
   capture->stream = stream;
   capture->config = *config;
-  capture->thread = tarni_strict_thread();
+  capture->thread = tarni_thread();
   capture->story.placement = config->placement;
   capture->deferred[TARNI_CAPTURE_BRANCHES].stream = TARNI_NO_STREAM;
   const tarn_status status = arena_get_held(heap, config, &capture->arena);
@@ -362,9 +371,16 @@ static void freed_release_held(tarn_capture *capture) {
 /* Blocks that were freed inside go with the graph. */
 static void freed_hold_held(tarn_capture *capture) {
   tarn_heap *heap = capture->heap;
-  for (uint32_t i = 0; i < capture->n_deferred; i++) {
+  for (uint32_t i = 0; i <= TARNI_CAPTURE_BRANCHES; i++) {
     tarni_deferred *deferred = &capture->deferred[i];
-    tarni_graph_use_held(capture->graph, deferred->stream);
+    if (deferred->n_blocks == 0) {
+      continue;
+    }
+    if (tarni_deferred_is_nameless(deferred)) {
+      capture->graph->is_unsure = true;
+    } else {
+      tarni_graph_use_held(capture->graph, deferred->stream);
+    }
     tarni_lock_acquire(&heap->lock);
     tarni_deferred_append_locked(heap, &capture->graph->held, deferred);
     tarni_lock_release(&heap->lock);
@@ -376,7 +392,9 @@ void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
   tarn_arena *arena = capture->arena;
   withdraw_held(capture);
   tarni_pieces_settle_held(arena);
-  tarni_arena_settle_held(arena);
+  for (tarn_arena *any = heap->arenas; any != NULL; any = any->next) {
+    tarni_arena_settle_held(any); /* blocks of others were freed inside, too */
+  }
   tarn_graph *graph = capture->graph;
   capture->graph = NULL;
   if (is_kept) {

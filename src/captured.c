@@ -99,7 +99,8 @@ tarn_status tarni_capture_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignm
 /* The list for blocks that the stream frees inside the capture. */
 static tarni_deferred *deferred_for(tarn_capture *capture, tarn_stream stream) {
   for (uint32_t i = 0; i < capture->n_deferred; i++) {
-    if (capture->deferred[i].stream == stream) {
+    if (capture->deferred[i].stream == stream &&
+        !tarni_deferred_is_nameless(&capture->deferred[i])) {
       return &capture->deferred[i];
     }
   }
@@ -108,6 +109,7 @@ static tarni_deferred *deferred_for(tarn_capture *capture, tarn_stream stream) {
   }
   tarni_deferred *made = &capture->deferred[capture->n_deferred++];
   made->stream = stream;
+  made->thread = tarni_thread();
   return made;
 }
 

@@ -111,12 +111,17 @@ void tarni_deferred_give_locked(tarn_heap *heap, tarni_deferred *deferred, tarni
   deferred->n_blocks = 0;
 }
 
+bool tarni_deferred_is_nameless(const tarni_deferred *deferred) {
+  return deferred->stream == TARNI_NO_STREAM ||
+         (deferred->stream == TARNI_STREAM_PER_THREAD && deferred->thread != tarni_thread());
+}
+
 tarn_status tarni_deferred_release_held(tarn_heap *heap, tarni_deferred *deferred) {
   if (deferred->n_blocks == 0) {
     return TARN_OK;
   }
   tarni_index lane = TARNI_LANE_COMMON;
-  if (deferred->stream == TARNI_NO_STREAM) {
+  if (tarni_deferred_is_nameless(deferred)) {
     TARN_TRY(tarni_device_await(heap));
   } else {
     const tarn_status status = tarni_lane_find(heap, deferred->stream, &lane);

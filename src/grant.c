@@ -154,6 +154,9 @@ static tarn_status make_parts(tarn_heap *heap, tarni_grant *grant, tarn_stream s
                       "captured",
                       (unsigned long long)grant->bytes);
   }
+  if (buckets->settings.backing == TARN_BACKING_POOL) {
+    TARN_TRY(tarni_legacy_check(heap, stream));
+  }
   TARN_TRY(
       buckets->settings.backing == TARN_BACKING_POOL
           ? tarni_port_pool_alloc(heap->port, buckets->pool, grant->bytes, stream, &grant->base)
@@ -193,6 +196,7 @@ static tarn_status return_pooled(tarn_heap *heap, const tarni_grant *grant) {
   if (!is_complete) {
     TARN_TRY(tarni_lane_stream(heap, grant->order.lanes[0], &stream));
   }
+  TARN_TRY(tarni_legacy_check(heap, stream));
   return tarni_port_pool_free(heap->port, grant->base, stream);
 }
 

@@ -135,6 +135,10 @@ tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *l
 tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *stream);
 /* The same for a stream that cannot be asked because it is being captured. */
 tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
+/* The calling thread, by a number that no other ever has. */
+const void *tarni_thread(void);
+/* TARN_CAPTURE where it is the legacy stream and work on it would break somebody's capture. */
+tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream);
 /* Waits, on the host, for all work of the device. */
 tarn_status tarni_device_await(tarn_heap *heap);
 tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);

@@ -197,19 +197,35 @@ tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *s
   return TARN_OK;
 }
 
+/* What the lane has freed cannot be had as long as somebody captures: whoever looks next passes it
+ * over. So each look finds less, and comes to an end. */
+static tarn_status note_captured(tarn_heap *heap, tarni_index index, tarn_status status) {
+  if (status == TARN_CAPTURE) {
+    tarni_lock_acquire(&heap->lock);
+    heap->lanes[index].is_captured = true;
+    tarni_lock_release(&heap->lock);
+  }
+  return status;
+}
+
+/* Work on the legacy stream would break captures of streams that synchronise with it; the question
+ * is TARN_CAPTURE then, and harms nothing. */
+tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream) {
+  tarni_capture_state state;
+  return stream == NULL || stream == TARNI_STREAM_LEGACY
+             ? tarni_port_capture_state(heap->port, stream, &state)
+             : TARN_OK;
+}
+
 /* A record on a stream that is being captured would become a part of the capture, and so would
  * every stream that waits for it. */
-static tarn_status fence_allowed(tarn_heap *heap, tarni_lane *lane, tarn_stream stream) {
-  tarni_capture_state state = {0};
-  if (stream != NULL && stream != TARNI_STREAM_LEGACY) {
-    TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
-  }
+static tarn_status fence_allowed(const tarn_heap *heap, const tarni_lane *lane,
+                                 tarn_stream stream) {
+  tarni_capture_state state;
+  TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
   if (state.status == TARNI_CAPTURE_NONE) {
     return TARN_OK;
   }
-  tarni_lock_acquire(&heap->lock);
-  lane->is_captured = true;
-  tarni_lock_release(&heap->lock);
   const tarni_facts facts = {.device = heap->port->device.name};
   return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts, "Try again after the capture.",
                     "stream %llu is being captured: what it has freed cannot be waited for",
@@ -228,8 +244,7 @@ static tarn_status fence_failed(tarn_heap *heap, tarni_index index, tarn_status 
   return lane_lost(heap, index, "tarn_alloc");
 }
 
-/* Records a fence for the ticket unless there is one. */
-static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t ticket) {
+static tarn_status fence_make(tarn_heap *heap, tarni_index index, uint64_t ticket) {
   tarni_lane *lane = &heap->lanes[index];
   tarni_lock_acquire(&heap->lock);
   const bool is_fenced = lane->fenced >= ticket || lane->complete >= ticket;
@@ -264,6 +279,11 @@ static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t tic
   return TARN_OK;
 }
 
+/* Records a fence for the ticket unless there is one. */
+static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t ticket) {
+  return note_captured(heap, index, fence_make(heap, index, ticket));
+}
+
 tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order) {
   for (uint32_t i = 0; i < order->n; i++) {
     TARN_TRY(fence_record(heap, order->lanes[i], order->tickets[i]));
@@ -288,6 +308,16 @@ static tarn_status waited_room(tarn_heap *heap, tarni_lane *lane, tarni_index ot
   return TARN_OK;
 }
 
+/* Has the stream wait for what another lane has freed. */
+static tarn_status lane_wait(tarn_heap *heap, tarn_stream stream, tarni_index other,
+                             tarni_event event) {
+  tarn_status status = tarni_legacy_check(heap, stream);
+  if (status == TARN_OK) {
+    status = tarni_port_event_wait(heap->port, stream, event);
+  }
+  return note_captured(heap, other, status);
+}
+
 static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_index index) {
   tarni_lane *lane = &heap->lanes[index];
   const tarni_lane *other = &heap->lanes[entry.lane];
@@ -304,7 +334,7 @@ static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_in
   for (uint32_t i = 0; i < other->n_fences; i++) {
     const tarni_fence *fence = &other->fences[(other->first_fence + i) % TARNI_FENCES];
     if (fence->ticket >= entry.ticket) {
-      TARN_TRY(tarni_port_event_wait(heap->port, lane->stream, fence->event));
+      TARN_TRY(lane_wait(heap, lane->stream, entry.lane, fence->event));
       tarni_lock_acquire(&heap->lock);
       lane->waited[entry.lane] = tarni_max(lane->waited[entry.lane], fence->ticket);
       heap->waits++;
@@ -387,11 +417,22 @@ static tarni_index lane_unused(tarn_heap *heap) {
 
 /* A new lane goes on with the tickets of the one that had the record before: what others have
  * waited for stays true. */
+const void *tarni_thread(void) {
+  static _Atomic uintptr_t last;
+  static _Thread_local uintptr_t number;
+  if (number == 0) {
+    number = atomic_fetch_add(&last, 1) + 1;
+  }
+  return (const void *)number;
+}
+
 static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) {
   lane->stream_id = stream_id;
   lane->stream = stream;
+  lane->thread = stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
   lane->is_retired = false;
   lane->is_lost = false;
+  lane->is_captured = false;
   if (lane->waited != NULL) {
     memset(lane->waited, 0, lane->n_waited * sizeof(*lane->waited));
   }
@@ -420,7 +461,9 @@ tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream) {
   tarni_lock_acquire(&heap->lock);
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     const tarni_lane *lane = &heap->lanes[i];
-    found = lane->stream == stream && lane->stream_id != 0 && !lane->is_retired ? i : found;
+    const bool is_it = lane->stream == stream && lane->stream_id != 0 && !lane->is_retired &&
+                       (lane->thread == NULL || lane->thread == tarni_thread());
+    found = is_it ? i : found;
   }
   tarni_lock_release(&heap->lock);
   return found;

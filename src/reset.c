@@ -56,7 +56,7 @@ static tarn_status reset_grow(tarn_heap *heap) {
   }
   tarni_lock_acquire(&heap->lock);
   reset_fences_locked(heap);
-  heap->reserved_peak_bytes = heap->reserved_bytes;
+  heap->reserved_peak_bytes = tarni_held_bytes_locked(heap);
   heap->used_peak_bytes = heap->used_bytes;
   tarni_lock_release(&heap->lock);
   return tarni_fences_close(heap);

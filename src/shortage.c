@@ -23,6 +23,7 @@ typedef struct shortage {
   const tarni_need *need;
   tarni_need urgent;  /* the same under true shortage */
   tarni_index extent; /* found */
+  bool is_captured;   /* a stream's memory could not be had, because of a capture */
   tarn_error cause;   /* what the last step that needs the driver said */
 } shortage;
 
@@ -98,6 +99,7 @@ static void collect_all(shortage *at) {
  * fixed heap takes nothing from streams: there it is growth that a capture forbids. */
 static tarn_status keep_cause(shortage *at, tarn_status status) {
   if (status == TARN_CAPTURE && !at->heap->is_fixed) {
+    at->is_captured = true;
     return TARN_OK;
   }
   if (is_shortage(status)) {
@@ -352,6 +354,22 @@ tarn_status tarni_shortage_stream_check(tarn_heap *heap, tarni_index lane) {
                     (unsigned long long)state.id);
 }
 
+/* A capture in the way of one stream's memory is not in the way of all: those streams are marked,
+ * and the next climb goes without them. There are not more climbs than streams. */
+static tarn_status climb_on(shortage *at) {
+  for (uint32_t i = 0; i < at->heap->max_lanes; i++) {
+    at->is_captured = false;
+    tarn_status status = climb_alone(at);
+    if (is_shortage(status)) {
+      status = climb_together(at, status);
+    }
+    if (status != TARN_OK || at->extent != 0 || !at->is_captured || try_ready(at)) {
+      return status;
+    }
+  }
+  return TARN_DEVICE_MEMORY;
+}
+
 static tarn_status climb(shortage *at) {
   TARN_TRY(tarni_sleep_refuse(at->heap, "tarn_alloc")); /* it may have gone to sleep meanwhile */
   if (is_beyond(at)) {
@@ -365,11 +383,7 @@ static tarn_status climb(shortage *at) {
   tarni_lock_acquire(&at->heap->lock);
   tarni_lanes_ask_again_locked(at->heap); /* captures of which nobody told end likewise */
   tarni_lock_release(&at->heap->lock);
-  tarn_status status = climb_alone(at);
-  if (is_shortage(status)) {
-    status = climb_together(at, status);
-  }
-  return status;
+  return climb_on(at);
 }
 
 /* post: TARN_OK and *extent is BUSY and the caller's, or 0: look into the bins again. */

@@ -13,11 +13,6 @@ static tarni_lock strict_lock = TARNI_LOCK_INIT(TARNI_RANK_CACHE);
 static _Atomic uint32_t n_strict; /* 0: nobody has to look */
 static tarn_capture *strict_captures;
 
-const void *tarni_strict_thread(void) {
-  static _Thread_local char of_thread;
-  return &of_thread;
-}
-
 void tarni_strict_add(tarn_capture *capture) {
   if (capture->config.mode == TARN_CAPTURE_RELAXED) {
     return;
@@ -54,7 +49,7 @@ bool tarni_capture_forbids(void) {
   if (TARNI_LIKELY(atomic_load_explicit(&n_strict, memory_order_relaxed) == 0)) {
     return false;
   }
-  const void *thread = tarni_strict_thread();
+  const void *thread = tarni_thread();
   bool is_forbidden = false;
   tarni_lock_acquire(&strict_lock);
   for (const tarn_capture *at = strict_captures; at != NULL && !is_forbidden;

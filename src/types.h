@@ -149,13 +149,14 @@ typedef struct tarni_bin { /* free blocks of one class, linked through heap->lin
 typedef struct tarni_lane {
   uint64_t stream_id; /* 0: the record is unused (but for the common lane) */
   tarn_stream stream;
-  bool is_retired;   /* no more fences can be recorded; waits for the last one */
-  bool is_lost;      /* a fence failed: what waits for it is quarantined */
-  bool is_captured;  /* no fence could be recorded, because the stream is being captured */
-  uint64_t ticket;   /* last one given */
-  uint64_t complete; /* all up to this one are known to be complete */
-  uint64_t fenced;   /* all up to this one are behind a recorded fence */
-  uint64_t goal;     /* lock DRIVER: the one that tarni_lanes_finish_grow is after */
+  const void *thread; /* whose default stream it is; NULL: it means the same to all */
+  bool is_retired;    /* no more fences can be recorded; waits for the last one */
+  bool is_lost;       /* a fence failed: what waits for it is quarantined */
+  bool is_captured;   /* no fence could be recorded, because the stream is being captured */
+  uint64_t ticket;    /* last one given */
+  uint64_t complete;  /* all up to this one are known to be complete */
+  uint64_t fenced;    /* all up to this one are behind a recorded fence */
+  uint64_t goal;      /* lock DRIVER: the one that tarni_lanes_finish_grow is after */
   tarni_fence fences[TARNI_FENCES]; /* a ring, oldest first */
   uint32_t first_fence, n_fences;
   uint64_t *waited; /* for each other lane the ticket that this stream has been made to wait for */

@@ -74,7 +74,9 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
   TARN_TRY(tarni_sleep_refuse(heap, "tarn_use"));
   TARNI_PAYS(&heap->calls);
   tarn_status captured;
-  if (tarni_arena_use(heap, pointer, stream, &captured)) {
+  /* A block of the heap may lie where an arena was that is not yet gone. */
+  if (!tarni_block_is_live(heap, pointer - heap->base) &&
+      tarni_arena_use(heap, pointer, stream, &captured)) {
     return captured;
   }
   tarni_index lane;

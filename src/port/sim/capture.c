@@ -212,6 +212,10 @@ tarn_status tarni_sim_capture_state(tarni_port *port, tarn_stream handle,
   sim_stream *stream;
   const tarn_status status =
       tarni_sim_stream_get(device, handle, "cuStreamGetCaptureInfo", &stream);
+  if (status == TARN_OK && stream == device->legacy && tarni_sim_legacy_is_kept(device)) {
+    return tarni_sim_end(device, tarni_sim_fail_code(device, SIM_CUDA_CAPTURE_IMPLICIT,
+                                                     "cuStreamGetCaptureInfo", 0));
+  }
   if (status == TARN_OK && stream->capture != NULL) {
     state->status = stream->capture->is_invalid ? TARNI_CAPTURE_INVALIDATED : TARNI_CAPTURE_ACTIVE;
     state->id = stream->capture->id;

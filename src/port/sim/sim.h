@@ -145,6 +145,8 @@ void tarni_sim_events_close(sim_device *device);
  * device. */
 tarn_status tarni_sim_stream_get(sim_device *device, tarn_stream handle, const char *entry,
                                  sim_stream **out);
+/* Whether a capture keeps the legacy stream from being used. */
+bool tarni_sim_legacy_is_kept(const sim_device *device);
 /* The same, for doing something on it: fails where that would tie the legacy default stream to a
  * capture. */
 tarn_status tarni_sim_stream_act(sim_device *device, tarn_stream handle, const char *entry,

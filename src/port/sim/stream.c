@@ -128,6 +128,15 @@ static tarn_status legacy_act(sim_device *device, const char *entry) {
   return TARN_OK;
 }
 
+bool tarni_sim_legacy_is_kept(const sim_device *device) {
+  for (const sim_stream *other = device->streams; other != NULL; other = other->next) {
+    if (other->thread != 0 && other->capture != NULL) {
+      return true;
+    }
+  }
+  return false;
+}
+
 tarn_status tarni_sim_stream_act(sim_device *device, tarn_stream handle, const char *entry,
                                  sim_stream **stream) {
   TARN_TRY(tarni_sim_stream_get(device, handle, entry, stream));

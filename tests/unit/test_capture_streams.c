@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Whose stream it is: captures with more streams than a capture keeps apart, with default streams
+ * of several threads, which have one name and are not one stream, and arenas on memory that was
+ * another's before. The oracle watches every use. */
+#include <pthread.h>
+
+#include "port/port.h"
+#include "support/rig.h"
+#include "support/test.h"
+#include "tarn/capture.h"
+
+enum { MIB = 1 << 20, N_STREAMS = 40 };
+#define OWN TARNI_STREAM_PER_THREAD
+
+static const tarn_capture_config relaxed = {.size = sizeof(relaxed), .mode = TARN_CAPTURE_RELAXED};
+
+/* Each stream writes a block and frees it inside; the graph holds all of them, and writes them
+ * again at its launch. */
+static void many_streams(void) {
+  tarn_capture_config holding = relaxed;
+  holding.holds_freed = true;
+  rig r;
+  rig_block blocks[N_STREAMS], others[N_STREAMS];
+  tarn_stream streams[N_STREAMS];
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
+  for (int i = 0; i < N_STREAMS; i++) {
+    CHECK_OK(tarn_stream_create(r.device, &streams[i]));
+    blocks[i] = (rig_block){.bytes = MIB};
+    CHECK_OK(tarn_alloc(r.heap, MIB, streams[i], &blocks[i].address));
+  }
+  CHECK_OK(tarn_capture_begin(r.heap, &holding, r.streams[0], &capture));
+  for (int i = 0; i < N_STREAMS; i++) {
+    rig_order(&r, r.streams[0], streams[i]);
+    rig_touch(&r, &blocks[i], streams[i], true);
+    CHECK_OK(tarn_free(r.heap, blocks[i].address, streams[i]));
+    rig_order(&r, streams[i], r.streams[0]);
+  }
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  for (int i = 0; i < N_STREAMS; i++) {
+    CHECK_OK(rig_alloc(&r, MIB, r.streams[1], &others[i]));
+  }
+  CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
+  for (int i = 0; i < N_STREAMS; i++) {
+    CHECK_OK(rig_free(&r, &others[i], r.streams[1]));
+  }
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  for (int i = 0; i < N_STREAMS; i++) {
+    CHECK_OK(tarn_stream_retire(r.heap, streams[i]));
+    CHECK_OK(tarn_stream_destroy(r.device, streams[i]));
+  }
+  rig_close(&r);
+}
+
+/* ---- Two threads ---- */
+
+typedef struct pair {
+  rig rig;
+  rig_block block;
+  tarni_event forked, joined;
+  pthread_barrier_t turn;
+  pthread_t thread;
+} pair;
+
+static void turn(pair *p) {
+  (void)pthread_barrier_wait(&p->turn);
+}
+
+static bool pair_open(pair *p, const tarn_heap_config *config, void *(*run)(void *)) {
+  return CHECK(rig_open(&p->rig, "sim:256M,order=lazy", config, 3)) &&
+         CHECK(pthread_barrier_init(&p->turn, NULL, 2) == 0) &&
+         CHECK(pthread_create(&p->thread, NULL, run, p) == 0);
+}
+
+static void pair_close(pair *p) {
+  CHECK(pthread_join(p->thread, NULL) == 0);
+  (void)pthread_barrier_destroy(&p->turn);
+  rig_close(&p->rig);
+}
+
+static void *allocate_beside(void *user) {
+  pair *p = user;
+  rig_block other;
+  turn(p);
+  CHECK_OK(rig_alloc(&p->rig, MIB, OWN, &other));
+  CHECK_OK(rig_free(&p->rig, &other, OWN));
+  turn(p);
+  return NULL;
+}
+
+/* A capture that the heap has found on one thread's default stream goes on, whatever another
+ * thread's one does. */
+static void found_by_its_own_thread(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .is_asking_captures = true};
+  static pair p;
+  rig_block inside;
+  tarn_capture *capture = NULL;
+  tarni_graph raw = NULL;
+  REQUIRE(pair_open(&p, &config, allocate_beside));
+  tarni_port *port = (tarni_port *)p.rig.device;
+  CHECK_OK(rig_alloc(&p.rig, MIB, OWN, &p.block));
+  rig_touch(&p.rig, &p.block, OWN, true);
+  CHECK_OK(tarni_port_capture_begin(port, OWN, TARNI_CAPTURE_RELAXED));
+  CHECK_OK(rig_capture_alloc(&p.rig, MIB, OWN, &inside));
+  CHECK_OK(rig_free(&p.rig, &p.block, OWN));
+  turn(&p);
+  turn(&p);
+  CHECK_OK(tarn_capture_find(p.rig.heap, OWN, &capture));
+  CHECK(capture != NULL);
+  CHECK_OK(tarn_free(p.rig.heap, inside.address, OWN));
+  CHECK_OK(tarni_port_capture_end(port, OWN, &raw));
+  CHECK_OK(tarni_port_graph_destroy(port, raw, NULL));
+  pair_close(&p);
+}
+
+static void *join_and_free(void *user) {
+  pair *p = user;
+  tarni_port *port = (tarni_port *)p->rig.device;
+  CHECK_OK(rig_alloc(&p->rig, MIB, OWN, &p->block));
+  rig_touch(&p->rig, &p->block, OWN, true);
+  turn(p);
+  turn(p);
+  CHECK_OK(tarni_port_event_wait(port, OWN, p->forked));
+  CHECK_OK(rig_free(&p->rig, &p->block, OWN));
+  CHECK_OK(tarni_port_event_record(port, p->joined, OWN));
+  turn(p);
+  turn(p);
+  return NULL;
+}
+
+/* Another thread's default stream joins and frees a block that its own work still uses. */
+static void freed_by_anothers_stream(void) {
+  static pair p;
+  rig_block after;
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  REQUIRE(pair_open(&p, NULL, join_and_free));
+  tarni_port *port = (tarni_port *)p.rig.device;
+  CHECK_OK(tarni_port_event_create(port, &p.forked));
+  CHECK_OK(tarni_port_event_create(port, &p.joined));
+  turn(&p);
+  CHECK_OK(tarn_capture_begin(p.rig.heap, &relaxed, OWN, &capture));
+  CHECK_OK(tarni_port_event_record(port, p.forked, OWN));
+  turn(&p);
+  turn(&p);
+  CHECK_OK(tarni_port_event_wait(port, OWN, p.joined));
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  CHECK_OK(rig_alloc(&p.rig, MIB, OWN, &after));
+  CHECK_OK(rig_free(&p.rig, &after, OWN));
+  CHECK_OK(tarn_graph_destroy(graph));
+  turn(&p);
+  CHECK_OK(tarni_port_event_destroy(port, p.forked));
+  CHECK_OK(tarni_port_event_destroy(port, p.joined));
+  pair_close(&p);
+}
+
+static void *free_and_ask(void *user) {
+  pair *p = user;
+  rig_block mine, next;
+  CHECK_OK(rig_alloc(&p->rig, 2 * MIB, OWN, &mine));
+  turn(p);
+  turn(p);
+  CHECK_OK(rig_free(&p->rig, &p->block, p->rig.streams[1]));
+  CHECK_OK(tarn_stream_synchronize(p->rig.device, p->rig.streams[1]));
+  CHECK_OK(tarn_stream_synchronize(p->rig.device, OWN));
+  CHECK_OK(rig_alloc(&p->rig, 4 * MIB, p->rig.streams[1], &next));
+  CHECK_OK(rig_free(&p->rig, &next, p->rig.streams[1]));
+  CHECK_OK(rig_free(&p->rig, &mine, OWN));
+  turn(p);
+  return NULL;
+}
+
+/* A use that is named on a captured default stream is that thread's, not the other's. */
+static void used_by_its_own_stream(void) {
+  static pair p;
+  rig_block mine;
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  REQUIRE(pair_open(&p, NULL, free_and_ask));
+  rig *r = &p.rig;
+  CHECK_OK(rig_alloc(r, MIB, OWN, &mine));
+  CHECK_OK(rig_alloc(r, 4 * MIB, r->streams[1], &p.block));
+  turn(&p);
+  rig_order(r, r->streams[1], OWN);
+  rig_touch(r, &p.block, OWN, true);
+  CHECK_OK(tarn_capture_begin(r->heap, &relaxed, r->streams[0], &capture));
+  rig_order(r, r->streams[0], OWN);
+  CHECK_OK(tarn_use(r->heap, p.block.address, OWN));
+  turn(&p);
+  turn(&p);
+  rig_order(r, OWN, r->streams[0]);
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(rig_free(r, &mine, OWN));
+  CHECK_OK(tarn_heap_trim(r->heap, 0));
+  pair_close(&p);
+}
+
+/* ---- Memory that was an arena's ---- */
+
+/* A graph in an arena on the caller's block, launched, and both gone. */
+static void arena_lived(rig *r, tarn_ptr memory, uint64_t bytes) {
+  const tarn_arena_config own = {.size = sizeof(own), .memory = memory, .memory_bytes = bytes};
+  tarn_capture_config in_it = relaxed;
+  rig_block inside;
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  CHECK_OK(tarn_arena_create(r->heap, &own, &in_it.arena));
+  CHECK_OK(tarn_capture_begin(r->heap, &in_it, r->streams[0], &capture));
+  CHECK_OK(rig_capture_alloc(r, MIB, r->streams[0], &inside));
+  CHECK_OK(tarn_free(r->heap, inside.address, r->streams[0]));
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  CHECK_OK(tarn_graph_launch(graph, r->streams[1]));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_arena_destroy(in_it.arena));
+}
+
+static void arena_after_arena(void) {
+  rig r;
+  tarn_ptr memory;
+  tarn_arena *again = NULL;
+  REQUIRE(rig_open(&r, "sim:256M,order=lazy", NULL, 2));
+  CHECK_OK(tarn_alloc(r.heap, 4 * MIB, r.streams[0], &memory));
+  arena_lived(&r, memory, 4 * MIB);
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[1]));
+  const tarn_arena_config own = {.size = sizeof(own), .memory = memory, .memory_bytes = 4 * MIB};
+  CHECK_OK(tarn_arena_create(r.heap, &own, &again)); /* nothing uses it any more */
+  CHECK_OK(tarn_arena_destroy(again));
+  CHECK_OK(tarn_free(r.heap, memory, r.streams[0]));
+  rig_close(&r);
+}
+
+/* Blocks of the heap where an arena was that waits for its last launch are blocks of the heap. */
+static void blocks_after_an_arena(void) {
+  rig r;
+  tarn_ptr memory, blocks[3];
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 3));
+  CHECK_OK(tarn_alloc(r.heap, 32 * MIB, r.streams[1], &memory));
+  arena_lived(&r, memory, 32 * MIB);
+  CHECK_OK(tarn_free(r.heap, memory, r.streams[1]));
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 8 * MIB, r.streams[1], &blocks[i]));
+    CHECK_OK(tarn_use(r.heap, blocks[i], r.streams[2]));
+  }
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[1]));
+  }
+  rig_close(&r);
+}
+
+static const test_case cases[] = {
+    {"more streams than are kept apart", many_streams},
+    {"found by its own thread", found_by_its_own_thread},
+    {"freed by another thread's stream", freed_by_anothers_stream},
+    {"used by its own stream", used_by_its_own_stream},
+    {"an arena after an arena", arena_after_arena},
+    {"blocks after an arena", blocks_after_an_arena},
+};
+
+TEST_MAIN(cases)
