@@ -12,10 +12,6 @@
 
 /* ---- Which capture a stream is in ---- */
 
-static bool is_legacy(tarn_stream stream) {
-  return stream == NULL || stream == TARNI_STREAM_LEGACY;
-}
-
 /* Whether the capture's stream is another thread's default stream, which cannot be named here. */
 static bool is_anothers(const tarn_capture *capture) {
   return capture->stream == TARNI_STREAM_PER_THREAD && capture->thread != tarni_thread();
@@ -36,7 +32,7 @@ tarn_status tarni_capture_state_of(tarn_heap *heap, tarn_stream stream,
                                    tarni_capture_state *state) {
   *state = (tarni_capture_state){0};
   /* The legacy stream cannot be captured, and may not be asked while others are. */
-  return is_legacy(stream) ? TARN_OK : tarni_port_capture_state(heap->port, stream, state);
+  return tarni_is_legacy(stream) ? TARN_OK : tarni_port_capture_state(heap->port, stream, state);
 }
 
 /* Whether the driver still records what the capture's stream is given. */

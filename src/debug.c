@@ -528,6 +528,7 @@ tarn_status tarni_debug_check_grow(tarn_heap *heap) {
 /* For each live block, on the default stream, and waits for it. */
 static tarn_status each_live_grow(tarn_heap *heap,
                                   tarn_status (*act)(tarn_heap *heap, const debug_record *record)) {
+  TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
   for (uint32_t i = 0; i < DEBUG_BUCKETS; i++) {
     for (const debug_record *record = heap->debug->records[i]; record != NULL;
          record = record->next) {

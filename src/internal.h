@@ -137,6 +137,9 @@ tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *s
 tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
 /* The calling thread, by a number that no other ever has. */
 const void *tarni_thread(void);
+static inline bool tarni_is_legacy(tarn_stream stream) {
+  return stream == NULL || stream == TARNI_STREAM_LEGACY;
+}
 /* TARN_CAPTURE where it is the legacy stream and work on it would break somebody's capture. */
 tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream);
 /* Waits, on the host, for all work of the device. */

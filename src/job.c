@@ -21,8 +21,8 @@ enum {
   FEW_HANDS = 6, /* with no more the driving thread copies, too */
   SLOTS_MIN = 4,
   RUNS_A_RING = 4, /* a copy to the device takes at most this part of the ring */
-  /* Pieces of full size for each helper: to wake one takes as long as to copy 200 KiB. Those of a
-   * copy out are woken one by one, as its pieces come in. */
+  /* Pieces of full size for each helper: to wake one takes its time. Those of a copy out are woken
+   * one by one, as its pieces come in. */
   PIECES_A_HELPER_IN = 2,
   PIECES_A_HELPER_OUT = 1,
 };

@@ -212,9 +212,7 @@ static tarn_status note_captured(tarn_heap *heap, tarni_index index, tarn_status
  * is TARN_CAPTURE then, and harms nothing. */
 tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream) {
   tarni_capture_state state;
-  return stream == NULL || stream == TARNI_STREAM_LEGACY
-             ? tarni_port_capture_state(heap->port, stream, &state)
-             : TARN_OK;
+  return tarni_is_legacy(stream) ? tarni_port_capture_state(heap->port, stream, &state) : TARN_OK;
 }
 
 /* A record on a stream that is being captured would become a part of the capture, and so would

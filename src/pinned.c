@@ -379,7 +379,7 @@ tarn_status tarn_pinned_free(tarn_pinned *pool, void *block) {
 /* What a stream is given while it is captured happens at each launch of the graph. */
 static tarn_status capture_refuse(const tarn_pinned *pool, const void *block, tarn_stream stream) {
   tarni_capture_state state = {0};
-  if (stream != NULL && stream != TARNI_STREAM_LEGACY) {
+  if (!tarni_is_legacy(stream)) {
     TARN_TRY(tarni_port_capture_state(pool->heap->port, stream, &state));
   }
   if (state.status == TARNI_CAPTURE_NONE) {

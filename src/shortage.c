@@ -340,7 +340,7 @@ static bool is_beyond(shortage *at) {
 tarn_status tarni_shortage_stream_check(tarn_heap *heap, tarni_index lane) {
   tarni_capture_state state = {0};
   const tarn_stream stream = heap->lanes[lane].stream;
-  if (stream != NULL && stream != TARNI_STREAM_LEGACY && lane != TARNI_LANE_COMMON) {
+  if (!tarni_is_legacy(stream) && lane != TARNI_LANE_COMMON) {
     TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
   }
   if (state.status == TARNI_CAPTURE_NONE) {

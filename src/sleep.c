@@ -185,6 +185,7 @@ static tarn_status copies_await(tarn_heap *heap, tarni_nap *nap) {
 
 /* Copies all live pieces, to what is saved or back, and waits for it. */
 static tarn_status pieces_copy(tarn_heap *heap, tarni_nap *nap, bool is_saving) {
+  TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
   tarn_status status = TARN_OK;
   nap->is_copying = true;
   for (uint64_t i = 0; i < nap->n_pieces && status == TARN_OK;) {

@@ -139,6 +139,19 @@ void rig_touch_early(const rig *r, const rig_block *block, tarn_stream stream) {
   CHECK_OK(tarn_sim_launch(r->device, &kernel, stream));
 }
 
+tarn_capture *rig_capture_begin(rig *r, const tarn_capture_config *config) {
+  tarn_capture *capture = NULL;
+  CHECK_OK(tarn_capture_begin(r->heap, config, r->streams[0], &capture));
+  return capture;
+}
+
+tarn_graph *rig_capture_end(tarn_capture *capture) {
+  tarn_graph *graph = NULL;
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  CHECK(capture == NULL);
+  return graph;
+}
+
 tarn_status rig_capture_alloc(rig *r, uint64_t bytes, tarn_stream stream, rig_block *block) {
   tarn_ptr address = 1;
   *block = (rig_block){0};

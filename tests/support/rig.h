@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "tarn/capture.h"
 #include "tarn/heap.h"
 #include "tarn/sim.h"
 
@@ -56,6 +57,9 @@ void rig_host_fill(void *memory, uint8_t value, uint64_t bytes);
 bool rig_host_is(const void *memory, uint8_t value, uint64_t bytes);
 /* The same by a programmatic launch, in a capture. */
 void rig_touch_early(const rig *r, const rig_block *block, tarn_stream stream);
+/* A capture of the first stream, and its end: both must succeed. */
+tarn_capture *rig_capture_begin(rig *r, const tarn_capture_config *config);
+tarn_graph *rig_capture_end(tarn_capture *capture);
 /* Allocates on a capturing stream and writes the block by a captured kernel. Its owner has no name,
  * because replays come after its end: but every use of it is a write, and must be ordered. */
 tarn_status rig_capture_alloc(rig *r, uint64_t bytes, tarn_stream stream, rig_block *block);

@@ -24,18 +24,6 @@ static tarn_graph_info info_of(tarn_graph *graph) {
   return info;
 }
 
-static tarn_capture *begin(rig *r, const tarn_capture_config *config) {
-  tarn_capture *capture = NULL;
-  CHECK_OK(tarn_capture_begin(r->heap, config, r->streams[0], &capture));
-  return capture;
-}
-
-static tarn_graph *end(tarn_capture *capture) {
-  tarn_graph *graph = NULL;
-  CHECK_OK(tarn_capture_end(&capture, &graph));
-  return graph;
-}
-
 /* Captures blocks of these sizes, each freed after the next is there. */
 static void capture_sizes(rig *r, const uint64_t *sizes, int n) {
   rig_block last = {0}, block;
@@ -56,7 +44,7 @@ static void monotone_arenas(void) {
   const tarn_capture_config config = {
       .size = sizeof(config), .placement = TARN_PLACE_MONOTONE, .limit_bytes = 4 * MIB};
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
-  tarn_capture *capture = begin(&r, &config);
+  tarn_capture *capture = rig_capture_begin(&r, &config);
   CHECK_OK(rig_capture_alloc(&r, 1, r.streams[0], &a));
   CHECK_OK(rig_capture_alloc(&r, 257, r.streams[0], &b));
   CHECK_EQ(b.address - a.address, 256);
@@ -70,7 +58,7 @@ static void monotone_arenas(void) {
   CHECK_OK(rig_capture_alloc(&r, 3 * MIB, r.streams[0], &b));
   CHECK_OK(tarn_free(r.heap, b.address, r.streams[0]));
   CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK_EQ(info_of(graph).bytes, 1024 + 3 * MIB);
   CHECK_EQ(info_of(graph).bytes, info_of(graph).alloc_bytes);
   CHECK_OK(tarn_graph_destroy(graph));
@@ -85,7 +73,7 @@ static void huge_requests(void) {
   for (int placement = 0; placement < 3; placement += 2) {
     const tarn_capture_config config = {.size = sizeof(config),
                                         .placement = (tarn_placement)placement};
-    tarn_capture *capture = begin(&r, &config);
+    tarn_capture *capture = rig_capture_begin(&r, &config);
     static const uint64_t sizes[] = {UINT64_MAX, UINT64_MAX - 254, UINT64_C(1) << 63,
                                      UINT64_C(2) << 30};
     for (int i = 0; i < 4; i++) {
@@ -109,7 +97,7 @@ static void limits_count_arenas(void) {
   rig_block a, b, none;
   const tarn_heap_config limit = {.size = sizeof(limit), .limit_bytes = 16 * MIB};
   REQUIRE(rig_open(&r, "sim:1G", &limit, 2));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, 10 * MIB, r.streams[0], &a));
   CHECK_STATUS(rig_alloc(&r, 10 * MIB, r.streams[1], &none), TARN_LIMIT);
   CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[1], &b));
@@ -119,7 +107,7 @@ static void limits_count_arenas(void) {
   CHECK_EQ(rig_stats(&r).captured_bytes, 10 * MIB);
   CHECK_EQ(rig_stats(&r).reserved_peak_bytes, rig_stats(&r).reserved_bytes);
   CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
-  CHECK_OK(tarn_graph_destroy(end(capture)));
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
   CHECK_OK(rig_free(&r, &b, r.streams[1]));
   rig_close(&r);
 }
@@ -132,12 +120,12 @@ static void memory_made_ahead(void) {
   REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
   CHECK_OK(rig_alloc(&r, 40 * MIB, r.streams[0], &a));
   CHECK_OK(rig_free(&r, &a, r.streams[0]));
-  tarn_capture *capture = begin(&r, &config);
+  tarn_capture *capture = rig_capture_begin(&r, &config);
   tarn_sim_state state = rig_state(&r);
   CHECK_OK(rig_capture_alloc(&r, 48 * MIB, r.streams[0], &a));
   CHECK_EQ(rig_state(&r).created_bytes, state.created_bytes);
   CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
-  CHECK_OK(tarn_graph_destroy(end(capture)));
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
   config.reserve_bytes = 128 * MIB;
   CHECK_STATUS(tarn_capture_begin(r.heap, &config, r.streams[0], &capture), TARN_LIMIT);
   CHECK_EQ(rig_stats(&r).captured_bytes, 0);
@@ -168,7 +156,7 @@ static void memory_of_the_caller(void) {
     const tarn_capture_config config = {
         .size = sizeof(config), .placement = TARN_PLACE_MONOTONE, .arena = arena};
     CHECK(!arena_of(arena).is_capturing);
-    tarn_capture *capture = begin(&r, &config), *second = NULL;
+    tarn_capture *capture = rig_capture_begin(&r, &config), *second = NULL;
     CHECK(arena_of(arena).is_capturing);
     CHECK_STATUS(tarn_capture_begin(r.heap, &config, r.streams[0], &second), TARN_BUSY);
     CHECK_STATUS(tarn_arena_clear(arena), TARN_BUSY);
@@ -177,7 +165,7 @@ static void memory_of_the_caller(void) {
     CHECK_EQ(a.address, own.memory + (is_plain ? 0 : 256));
     CHECK_STATUS(tarn_alloc(r.heap, own.memory_bytes, r.streams[0], &a.bytes), TARN_DEVICE_MEMORY);
     CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
-    tarn_graph *graph = end(capture);
+    tarn_graph *graph = rig_capture_end(capture);
     CHECK_EQ(arena_of(arena).live_blocks, 1);
     CHECK_EQ(rig_stats(&r).captured_bytes, 0);
     CHECK_STATUS(tarn_arena_sleep(arena, false), TARN_UNSUPPORTED);
@@ -209,17 +197,17 @@ static void graphs_that_share(void) {
   REQUIRE(rig_open(&r, "sim:1G,seed=3", NULL, 3));
   CHECK_OK(tarn_arena_create(r.heap, NULL, &arena));
   const tarn_capture_config config = {.size = sizeof(config), .arena = arena};
-  tarn_capture *capture = begin(&r, &config);
+  tarn_capture *capture = rig_capture_begin(&r, &config);
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a)); /* an output: it stays */
   CHECK_OK(rig_capture_alloc(&r, 6 * MIB, r.streams[0], &b));
   CHECK_OK(tarn_free(r.heap, b.address, r.streams[0]));
-  tarn_graph *first = end(capture);
+  tarn_graph *first = rig_capture_end(capture);
   const tarn_ptr scratch = b.address;
-  capture = begin(&r, &config);
+  capture = rig_capture_begin(&r, &config);
   CHECK_OK(rig_capture_alloc(&r, 5 * MIB, r.streams[0], &b));
   CHECK_EQ(b.address, scratch);
   CHECK_OK(tarn_free(r.heap, b.address, r.streams[0]));
-  tarn_graph *second = end(capture);
+  tarn_graph *second = rig_capture_end(capture);
   CHECK_EQ(arena_of(arena).graphs, 2);
   CHECK_EQ(arena_of(arena).held_bytes, 8 * MIB);
   CHECK_EQ(arena_of(arena).high_water_bytes, 7 * MIB);
@@ -243,17 +231,17 @@ static void graphs_go_late(void) {
   rig r;
   rig_block a;
   REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a));
   CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK(info_of(graph).is_idle);
   CHECK_OK(tarn_graph_launch(graph, r.streams[1]));
   CHECK(!info_of(graph).is_idle);
   CHECK_OK(tarn_graph_destroy(graph));
   CHECK(rig_stats(&r).captured_bytes != 0);
   CHECK_OK(tarn_stream_synchronize(r.device, r.streams[1]));
-  capture = begin(&r, NULL); /* any call that looks */
+  capture = rig_capture_begin(&r, NULL); /* any call that looks */
   CHECK_OK(tarn_capture_abort(&capture));
   CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
   CHECK_EQ(rig_stats(&r).captured_bytes, 0);
@@ -267,9 +255,9 @@ static void idle_arenas_sleep(void) {
   rig_block a;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
   tarni_port *port = (tarni_port *)r.device;
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, 3 * MIB, r.streams[0], &a));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   tarn_arena *arena = tarn_graph_arena(graph);
   CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
   CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
@@ -306,9 +294,9 @@ enum { N_SIZES = sizeof(plan_sizes) / sizeof(plan_sizes[0]) };
 
 static tarn_layout *plan_of(rig *r) {
   tarn_layout *layout = NULL;
-  tarn_capture *capture = begin(r, NULL);
+  tarn_capture *capture = rig_capture_begin(r, NULL);
   capture_sizes(r, plan_sizes, N_SIZES);
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK_OK(tarn_graph_plan(graph, NULL, &layout));
   CHECK_OK(tarn_graph_destroy(graph));
   return layout;
@@ -335,9 +323,9 @@ static void planned_captures(void) {
       sizes[change] += 512;
     }
     const int n = change >= 0 ? N_SIZES + 2 : N_SIZES;
-    tarn_capture *capture = begin(&r, &config);
+    tarn_capture *capture = rig_capture_begin(&r, &config);
     capture_sizes(&r, sizes, n);
-    tarn_graph *graph = end(capture);
+    tarn_graph *graph = rig_capture_end(capture);
     const tarn_graph_info info = info_of(graph);
     CHECK_EQ(info.has_diverged, change >= 0);
     CHECK_EQ(info.diverged_at, change >= 0 ? change : 0);
@@ -362,7 +350,7 @@ static void plans_that_are_in_the_way(void) {
   tarn_layout *layout = plan_of(&r);
   const tarn_capture_config config = {
       .size = sizeof(config), .placement = TARN_PLACE_PLANNED, .layout = layout};
-  tarn_capture *capture = begin(&r, &config);
+  tarn_capture *capture = rig_capture_begin(&r, &config);
   for (int i = 0; i < N_SIZES; i++) { /* nothing is freed */
     CHECK_OK(rig_capture_alloc(&r, plan_sizes[i], r.streams[0], &blocks[i]));
     for (int j = 0; j < i; j++) {
@@ -370,7 +358,7 @@ static void plans_that_are_in_the_way(void) {
             blocks[i].address + blocks[i].bytes <= blocks[j].address);
     }
   }
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK(info_of(graph).has_diverged);
   for (int i = 0; i < N_SIZES; i++) {
     CHECK_OK(tarn_free(r.heap, blocks[i].address, r.streams[0]));
@@ -392,9 +380,9 @@ static void layouts_are_saved(void) {
     uint64_t sizes[N_SIZES];
     memcpy(sizes, plan_sizes, sizeof(sizes));
     sizes[2] += is_other != 0 ? 256 : 0;
-    tarn_capture *capture = begin(&r, NULL);
+    tarn_capture *capture = rig_capture_begin(&r, NULL);
     capture_sizes(&r, sizes, N_SIZES);
-    tarn_graph *graph = end(capture);
+    tarn_graph *graph = rig_capture_end(capture);
     if (is_other == 0) {
       CHECK_OK(tarn_graph_plan_load(graph, text, length, &loaded));
       CHECK(loaded != NULL);
@@ -424,7 +412,7 @@ static void planned_branches(void) {
                                         .placement = pass ? TARN_PLACE_PLANNED : TARN_PLACE_REUSE,
                                         .layout = layout};
     rig_block blocks[3];
-    tarn_capture *capture = begin(&r, &config);
+    tarn_capture *capture = rig_capture_begin(&r, &config);
     for (int round = 0; round < 4; round++) {
       for (int i = 1; i < 3; i++) {
         rig_order(&r, r.streams[0], r.streams[i]);
@@ -439,7 +427,7 @@ static void planned_branches(void) {
         rig_order(&r, r.streams[i], r.streams[0]);
       }
     }
-    tarn_graph *graph = end(capture);
+    tarn_graph *graph = rig_capture_end(capture);
     const tarn_graph_info info = info_of(graph);
     CHECK(!info.has_diverged);
     if (pass == 0) {

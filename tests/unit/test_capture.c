@@ -12,19 +12,6 @@
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };
 
-static tarn_capture *begin(rig *r, const tarn_capture_config *config) {
-  tarn_capture *capture = NULL;
-  CHECK_OK(tarn_capture_begin(r->heap, config, r->streams[0], &capture));
-  return capture;
-}
-
-static tarn_graph *end(tarn_capture *capture) {
-  tarn_graph *graph = NULL;
-  CHECK_OK(tarn_capture_end(&capture, &graph));
-  CHECK(capture == NULL);
-  return graph;
-}
-
 static tarn_graph_info info_of(tarn_graph *graph) {
   tarn_graph_info info = {.size = sizeof(info)};
   CHECK_OK(tarn_graph_get_info(graph, &info));
@@ -64,7 +51,7 @@ static void blocks_come_from_the_arena(void) {
   rig_block before, a, b;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
   CHECK_OK(rig_alloc(&r, 100, r.streams[0], &before));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   tarn_capture *found = NULL;
   CHECK_OK(tarn_capture_find(r.heap, r.streams[0], &found));
   CHECK(found == capture);
@@ -80,7 +67,7 @@ static void blocks_come_from_the_arena(void) {
   CHECK_EQ(block.usable_bytes, 5 * MIB);
   CHECK_OK(tarn_free(r.heap, b.address, r.streams[0]));
   CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   const tarn_graph_info info = info_of(graph);
   CHECK_EQ(info.allocations, 2);
   CHECK_EQ(info.alloc_bytes, 5 * MIB + 256);
@@ -99,7 +86,7 @@ static void one_branch_uses_memory_again(void) {
   rig r;
   rig_block blocks[20];
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   for (int i = 0; i < 20; i++) {
     CHECK_OK(rig_capture_alloc(&r, (uint64_t)(1 + i % 3) * MIB, r.streams[0], &blocks[i]));
     if (i >= 2) {
@@ -107,7 +94,7 @@ static void one_branch_uses_memory_again(void) {
       CHECK_OK(tarn_free(r.heap, blocks[i - 2].address, r.streams[0]));
     }
   }
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   const tarn_graph_info info = info_of(graph);
   CHECK_EQ(info.allocations, 20);
   CHECK_EQ(info.peak_bytes, 6 * MIB);
@@ -122,7 +109,7 @@ static void one_branch_uses_memory_again(void) {
 static void aligned_blocks(void) {
   rig r;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   tarn_ptr blocks[12];
   for (int i = 0; i < 12; i++) {
     const uint64_t alignment = (uint64_t)512 << i;
@@ -135,7 +122,7 @@ static void aligned_blocks(void) {
   tarn_ptr none = 1;
   CHECK_OK(tarn_alloc(r.heap, 0, r.streams[0], &none));
   CHECK_EQ(none, 0);
-  finish(&r, end(capture));
+  finish(&r, rig_capture_end(capture));
 }
 
 /* ---- Branches ---- */
@@ -146,7 +133,7 @@ static void branches_do_not_share(void) {
   rig_block a, b, c;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
   const tarn_stream origin = r.streams[0], side = r.streams[1];
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, MIB, origin, &a));
   rig_order(&r, origin, side);
   rig_touch(&r, &a, origin, true);
@@ -161,7 +148,7 @@ static void branches_do_not_share(void) {
   CHECK_OK(rig_capture_alloc(&r, 2 * MIB, origin, &c)); /* joined: both pieces, as one */
   CHECK_EQ(c.address, a.address);
   CHECK_OK(tarn_free(r.heap, c.address, origin));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK_EQ(info_of(graph).bytes, 2 * MIB);
   finish(&r, graph);
 }
@@ -171,7 +158,7 @@ static void memory_from_before_the_fork(void) {
   rig r;
   rig_block a, b;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 3));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, 2 * MIB, r.streams[0], &a));
   CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
   rig_order(&r, r.streams[0], r.streams[1]);
@@ -184,7 +171,7 @@ static void memory_from_before_the_fork(void) {
   rig_order(&r, r.streams[2], r.streams[0]);
   CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
   CHECK_OK(tarn_free(r.heap, b.address, r.streams[0]));
-  finish(&r, end(capture));
+  finish(&r, rig_capture_end(capture));
 }
 
 /* A block that two branches use is free when both are where they were at its freeing. */
@@ -193,7 +180,7 @@ static void uses_of_other_branches(void) {
   rig_block a, b;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
   const tarn_stream origin = r.streams[0], side = r.streams[1];
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, MIB, origin, &a));
   rig_order(&r, origin, side);
   rig_touch(&r, &a, side, false);
@@ -207,7 +194,7 @@ static void uses_of_other_branches(void) {
   CHECK_OK(rig_capture_alloc(&r, 2 * MIB, origin, &b));
   CHECK_EQ(b.address, a.address);
   CHECK_OK(tarn_free(r.heap, b.address, origin));
-  finish(&r, end(capture));
+  finish(&r, rig_capture_end(capture));
 }
 
 /* A programmatic launch begins before what it follows is complete: no order for memory. */
@@ -216,7 +203,7 @@ static void programmatic_edges_are_no_order(void) {
   rig_block a, b, c;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
   const tarn_stream stream = r.streams[0];
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, MIB, stream, &a));
   CHECK_OK(rig_capture_alloc(&r, 256, stream, &b));
   rig_touch(&r, &a, stream, true);
@@ -226,7 +213,7 @@ static void programmatic_edges_are_no_order(void) {
   CHECK(c.address != a.address);
   CHECK_OK(tarn_free(r.heap, c.address, stream));
   CHECK_OK(tarn_free(r.heap, b.address, stream));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK_OK(tarn_graph_launch(graph, stream));
   /* The kernels on b are a race of this test's own making. */
   CHECK_OK(tarn_stream_synchronize(r.device, stream));
@@ -257,7 +244,7 @@ static void blocks_from_before_are_given_back_at_the_end(void) {
     CHECK_OK(rig_alloc(&r, 1000, r.streams[2], &other));
     CHECK_OK(tarn_use(r.heap, shared.address, r.streams[1]));
     config.holds_freed = i != 0;
-    tarn_capture *capture = begin(&r, &config);
+    tarn_capture *capture = rig_capture_begin(&r, &config);
     const tarn_heap_stats before = rig_stats(&r);
     const tarn_ptr address = small.address;
     const uint64_t of_shared = usable(&r, &shared);
@@ -271,7 +258,7 @@ static void blocks_from_before_are_given_back_at_the_end(void) {
     CHECK_EQ(stats.live_blocks, 0);
     CHECK_EQ(stats.pending_bytes - before.pending_bytes, of_all);
     CHECK(rig_is_sound(&r));
-    tarn_graph *graph = end(capture);
+    tarn_graph *graph = rig_capture_end(capture);
     CHECK_EQ(info_of(graph).held_blocks, i != 0 ? 3 : 0);
     CHECK_EQ(rig_stats(&r).pending_bytes, i != 0 ? of_all : of_shared);
     CHECK(rig_is_sound(&r));
@@ -287,9 +274,9 @@ static void blocks_that_a_graph_holds(void) {
   REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
   CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &small));
   CHECK_OK(rig_alloc(&r, 3 * MIB, r.streams[1], &large));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   rig_touch(&r, &small, r.streams[0], true);
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK_OK(tarn_graph_hold(graph, small.address, r.streams[0]));
   CHECK_OK(tarn_graph_hold(graph, large.address, r.streams[1]));
   CHECK_STATUS(tarn_graph_hold(graph, small.address, r.streams[0]), TARN_DOUBLE_FREE);
@@ -308,7 +295,7 @@ static void wrong_frees_are_refused(void) {
   rig r;
   rig_block a;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, 1000, r.streams[0], &a));
   CHECK_STATUS(tarn_free(r.heap, a.address + 256, r.streams[0]), TARN_INTERIOR);
   CHECK_STATUS(tarn_use(r.heap, a.address + 256, r.streams[0]), TARN_INTERIOR);
@@ -318,7 +305,7 @@ static void wrong_frees_are_refused(void) {
   CHECK_STATUS(tarn_use(r.heap, a.address, r.streams[0]), TARN_DOUBLE_FREE);
   tarn_block_info block = {.size = sizeof(block)};
   CHECK_STATUS(tarn_block_get_info(r.heap, a.address, &block), TARN_FOREIGN);
-  finish(&r, end(capture));
+  finish(&r, rig_capture_end(capture));
 }
 
 /* The arena is there until the last of its blocks is freed, by whatever stream. */
@@ -326,10 +313,10 @@ static void blocks_outlive_their_graph(void) {
   rig r;
   rig_block a, b;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a));
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &b));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   replay(&r, graph);
   CHECK_OK(tarn_graph_destroy(graph));
   rig_order(&r, r.streams[0], r.streams[1]);
@@ -354,7 +341,7 @@ static void captures_given_up_leave_no_trace(void) {
   for (int mode = 0; mode < 3; mode++) {
     const tarn_capture_config config = {.size = sizeof(config), .mode = (tarn_capture_mode)mode};
     CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &before));
-    tarn_capture *capture = begin(&r, &config);
+    tarn_capture *capture = rig_capture_begin(&r, &config);
     CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a));
     CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &b));
     rig_order(&r, r.streams[0], r.streams[1]); /* a branch that is never joined */
@@ -384,7 +371,7 @@ static void broken_captures(void) {
   rig_block before, a;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
   CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &before));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a));
   tarn_ptr plain;
   CHECK_STATUS(tarni_port_plain_alloc((tarni_port *)r.device, MIB, &plain), TARN_CAPTURE);
@@ -577,7 +564,7 @@ static void bad_arguments(void) {
   CHECK_OK(tarn_graph_destroy(NULL));
   CHECK_OK(tarn_arena_destroy(NULL));
   CHECK(tarn_graph_handle(NULL) == NULL && tarn_graph_arena(NULL) == NULL);
-  capture = begin(&r, NULL);
+  capture = rig_capture_begin(&r, NULL);
   tarn_capture *second;
   CHECK_STATUS(tarn_capture_begin(r.heap, NULL, r.streams[0], &second), TARN_STATE);
   CHECK_STATUS(tarn_heap_destroy(r.heap, NULL), TARN_BUSY);
@@ -591,9 +578,9 @@ static void heaps_that_go_first(void) {
   rig r;
   rig_block a;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK_OK(tarn_graph_launch(graph, r.streams[1]));
   rig_close_live(&r, 1);
 }

@@ -11,18 +11,6 @@
 
 enum { MIB = 1 << 20 };
 
-static tarn_capture *begin(rig *r, const tarn_capture_config *config) {
-  tarn_capture *capture = NULL;
-  CHECK_OK(tarn_capture_begin(r->heap, config, r->streams[0], &capture));
-  return capture;
-}
-
-static tarn_graph *end(tarn_capture *capture) {
-  tarn_graph *graph = NULL;
-  CHECK_OK(tarn_capture_end(&capture, &graph));
-  return graph;
-}
-
 static void *other_thread(void *user) {
   rig *r = user;
   rig_block a, b;
@@ -41,7 +29,7 @@ static void others_do_not_notice(void) {
   rig_block a;
   pthread_t thread;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, 1000, r.streams[0], &a));
   const uint64_t captured = rig_stats(&r).captured_bytes;
   REQUIRE(pthread_create(&thread, NULL, other_thread, &r) == 0);
@@ -51,7 +39,7 @@ static void others_do_not_notice(void) {
   CHECK_EQ(stats.allocations, 2);
   CHECK_EQ(stats.live_blocks, 0);
   CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   tarn_graph_info info = {.size = sizeof(info)};
   CHECK_OK(tarn_graph_get_info(graph, &info));
   CHECK_EQ(info.allocations, 1);
@@ -65,9 +53,9 @@ static void survivors_do_not_reach_the_heap(void) {
   rig r;
   rig_block kept, blocks[20];
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &kept));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK_OK(tarn_free(r.heap, kept.address, r.streams[0]));
   for (int i = 0; i < 20; i++) {
     CHECK_OK(rig_alloc(&r, MIB, r.streams[0], &blocks[i]));
@@ -89,10 +77,10 @@ static void blocks_from_before_do_not_leak(void) {
   REQUIRE(rig_open(&r, "sim:16M", NULL, 1));
   for (int i = 0; i < 20; i++) { /* far more than the device has, if one were lost */
     CHECK_OK(rig_alloc(&r, 6 * MIB, r.streams[0], &before));
-    tarn_capture *capture = begin(&r, NULL);
+    tarn_capture *capture = rig_capture_begin(&r, NULL);
     CHECK_OK(rig_free(&r, &before, r.streams[0]));
     CHECK_EQ(rig_stats(&r).live_blocks, 0);
-    CHECK_OK(tarn_graph_destroy(end(capture)));
+    CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
   }
   CHECK(rig_is_sound(&r));
   rig_close(&r);
@@ -111,7 +99,7 @@ static void failures_do_not_freeze_the_heap(void) {
   CHECK_STATUS(tarn_capture_begin(r.heap, &config, r.streams[0], &capture), TARN_DRIVER);
   CHECK(capture == NULL);
   for (int i = 0; i < 3; i++) {
-    capture = begin(&r, &config);
+    capture = rig_capture_begin(&r, &config);
     CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a));
     CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
     CHECK_OK(tarn_capture_abort(&capture));
@@ -139,10 +127,10 @@ static void executables_do_not_outlive_the_memory(void) {
   tarni_graph_exec exec;
   REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
   tarni_port *port = (tarni_port *)r.device;
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a));
   CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK_OK(tarni_port_graph_instantiate(port, tarn_graph_handle(graph), &exec));
   CHECK_OK(tarni_port_graph_launch(port, exec, r.streams[1]));
   CHECK_OK(tarn_graph_launched(graph, r.streams[1]));
@@ -164,13 +152,13 @@ static void shortage_does_not_break_the_capture(void) {
     CHECK_OK(rig_alloc(&r, 16 * MIB, r.streams[1], &cached));
     CHECK_OK(rig_free(&r, &cached, r.streams[1])); /* kept by the heap */
     const tarn_capture_config config = {.size = sizeof(config), .mode = (tarn_capture_mode)mode};
-    tarn_capture *capture = begin(&r, &config);
+    tarn_capture *capture = rig_capture_begin(&r, &config);
     CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[0], &a));
     CHECK_STATUS(rig_capture_alloc(&r, 24 * MIB, r.streams[0], &none), TARN_DEVICE_MEMORY);
     CHECK_HAS(tarn_last_message(), "reserve_bytes");
     CHECK_STATUS(rig_alloc(&r, 31 * MIB, r.streams[1], &none), TARN_DEVICE_MEMORY);
     CHECK_OK(tarn_free(r.heap, a.address, r.streams[0]));
-    CHECK_OK(tarn_graph_destroy(end(capture)));
+    CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
   }
   CHECK(rig_is_sound(&r));
   rig_close(&r);
@@ -182,7 +170,7 @@ static void other_streams_are_waited_for(void) {
   rig_block a, b;
   REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
   for (int is_captured = 0; is_captured < 2; is_captured++) {
-    tarn_capture *capture = is_captured ? begin(&r, NULL) : NULL;
+    tarn_capture *capture = is_captured ? rig_capture_begin(&r, NULL) : NULL;
     CHECK_OK(is_captured ? rig_capture_alloc(&r, MIB, r.streams[0], &a)
                          : rig_alloc(&r, MIB, r.streams[0], &a));
     rig_order(&r, r.streams[0], r.streams[1]);
@@ -197,7 +185,7 @@ static void other_streams_are_waited_for(void) {
     if (is_captured) {
       rig_order(&r, r.streams[1], r.streams[0]);
       CHECK_OK(tarn_free(r.heap, b.address, r.streams[0]));
-      tarn_graph *graph = end(capture);
+      tarn_graph *graph = rig_capture_end(capture);
       CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
       CHECK_OK(tarn_graph_destroy(graph));
     } else {
@@ -213,7 +201,7 @@ static void sizes_do_not_wrap_around(void) {
   rig_block a, none;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
   const tarn_capture_config config = {.size = sizeof(config), .placement = TARN_PLACE_MONOTONE};
-  tarn_capture *capture = begin(&r, &config);
+  tarn_capture *capture = rig_capture_begin(&r, &config);
   CHECK_OK(rig_capture_alloc(&r, 300, r.streams[0], &a));
   for (uint64_t less = 0; less < 600; less++) {
     CHECK_STATUS(rig_capture_alloc(&r, UINT64_MAX - less, r.streams[0], &none), TARN_DEVICE_MEMORY);
@@ -222,7 +210,7 @@ static void sizes_do_not_wrap_around(void) {
   CHECK_STATUS(tarn_free_sized(r.heap, a.address, 100, r.streams[0]), TARN_WRONG_SIZE);
   CHECK_OK(tarn_free_sized(r.heap, a.address, 300, r.streams[0]));
   CHECK_STATUS(tarn_free(r.heap, a.address, r.streams[0]), TARN_DOUBLE_FREE);
-  CHECK_OK(tarn_graph_destroy(end(capture)));
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
   rig_close(&r);
 }
 
@@ -231,7 +219,7 @@ static void lines_need_their_peak(void) {
   rig r;
   rig_block last, next;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
-  tarn_capture *capture = begin(&r, NULL);
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
   CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[0], &last));
   for (int i = 0; i < 200; i++) {
     CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[0], &next));
@@ -239,7 +227,7 @@ static void lines_need_their_peak(void) {
     last = next;
   }
   CHECK_OK(tarn_free(r.heap, last.address, r.streams[0]));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   tarn_arena_info info = {.size = sizeof(info)};
   CHECK_OK(tarn_arena_get_info(tarn_graph_arena(graph), &info));
   CHECK_EQ(info.alloc_bytes, 201 * 4 * (uint64_t)MIB);

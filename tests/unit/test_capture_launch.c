@@ -9,19 +9,6 @@
 
 enum { MIB = 1 << 20 };
 
-static tarn_capture *begin(rig *r, const tarn_capture_config *config) {
-  tarn_capture *capture = NULL;
-  CHECK_OK(tarn_capture_begin(r->heap, config, r->streams[0], &capture));
-  return capture;
-}
-
-static tarn_graph *end(tarn_capture *capture) {
-  tarn_graph *graph = NULL;
-  CHECK_OK(tarn_capture_end(&capture, &graph));
-  CHECK(capture == NULL);
-  return graph;
-}
-
 /* A heap that knows the streams, and work on them that is not complete. */
 static bool open_busy(rig *r, rig_block *blocks) {
   if (!rig_open(r, "sim:1G,order=lazy", NULL, 3)) {
@@ -46,7 +33,7 @@ static void close_busy(rig *r, rig_block *blocks) {
 /* Captures work of streams 0 and 1, with a block that the second one frees. */
 static tarn_capture *capture_fork(rig *r, const tarn_capture_config *config) {
   rig_block block;
-  tarn_capture *capture = begin(r, config);
+  tarn_capture *capture = rig_capture_begin(r, config);
   CHECK_OK(rig_capture_alloc(r, MIB, r->streams[0], &block));
   rig_order(r, r->streams[0], r->streams[1]);
   rig_touch(r, &block, r->streams[1], true);
@@ -56,7 +43,7 @@ static tarn_capture *capture_fork(rig *r, const tarn_capture_config *config) {
 
 static tarn_graph *end_fork(rig *r, tarn_capture *capture) {
   rig_order(r, r->streams[1], r->streams[0]);
-  return end(capture);
+  return rig_capture_end(capture);
 }
 
 /* The stream that freed a block of the graph is in the next capture, or in one of the program's. */
@@ -104,10 +91,10 @@ static void beside_a_capture_of_the_same_arena(void) {
     CHECK_OK(tarn_arena_create(r.heap, NULL, &arena));
     tarn_capture_config config = {
         .size = sizeof(config), .mode = TARN_CAPTURE_RELAXED, .arena = arena};
-    tarn_capture *capture = begin(&r, &config);
+    tarn_capture *capture = rig_capture_begin(&r, &config);
     CHECK_OK(rig_capture_alloc(&r, 2 * MIB, r.streams[0], &block));
     CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
-    tarn_graph *old = end(capture), *graph = NULL;
+    tarn_graph *old = rig_capture_end(capture), *graph = NULL;
     config.is_adopted = is_adopted != 0;
     if (is_adopted) {
       CHECK_OK(tarni_port_capture_begin(port, r.streams[0], TARNI_CAPTURE_RELAXED));
@@ -163,9 +150,9 @@ static void what_cannot_be_waited_for(void) {
   CHECK_OK(tarn_arena_create(r.heap, NULL, &arena));
   const tarn_capture_config config = {
       .size = sizeof(config), .mode = TARN_CAPTURE_RELAXED, .arena = arena};
-  tarn_capture *capture = begin(&r, &config);
+  tarn_capture *capture = rig_capture_begin(&r, &config);
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &output));
-  tarn_graph *graph = end(capture);
+  tarn_graph *graph = rig_capture_end(capture);
   CHECK_OK(tarn_graph_launch(graph, r.streams[1]));
   rig_touch(&r, &output, r.streams[1], true);
   capture = capture_fork(&r, &config);

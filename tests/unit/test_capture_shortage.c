@@ -117,10 +117,29 @@ static void pool_on_the_legacy_stream(void) {
   rig_close(&r);
 }
 
+/* What is saved goes over the legacy stream: not now, and nothing is broken or lost. */
+static void asleep_beside_a_capture(void) {
+  rig r;
+  rig_block block;
+  tarni_graph raw = NULL;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  tarni_port *port = (tarni_port *)r.device;
+  CHECK_OK(rig_alloc(&r, MIB, r.streams[0], &block));
+  CHECK_OK(tarni_port_capture_begin(port, TARNI_STREAM_PER_THREAD, TARNI_CAPTURE_RELAXED));
+  CHECK_STATUS(tarn_heap_sleep(r.heap, TARN_SLEEP_SAVE), TARN_CAPTURE);
+  CHECK_OK(tarni_port_capture_end(port, TARNI_STREAM_PER_THREAD, &raw));
+  CHECK_OK(tarni_port_graph_destroy(port, raw, NULL));
+  CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_SAVE));
+  CHECK_OK(tarn_heap_wake(r.heap));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"chunks of a captured stream", captured_chunks},
     {"memory of default streams", default_streams},
     {"a pool on the legacy stream", pool_on_the_legacy_stream},
+    {"asleep beside a capture", asleep_beside_a_capture},
 };
 
 TEST_MAIN(cases)
