@@ -20,6 +20,14 @@ static const bool has_leak_search = true;
 static const bool has_leak_search = false;
 #endif
 
+/* A sanitizer's malloc, unlike glibc's, may be locked for ever in the child of a process of several
+ * threads. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const bool has_malloc_in_child = false;
+#else
+static const bool has_malloc_in_child = true;
+#endif
+
 /* Runs the function in a child; its exit status, or -1 when it did not end by itself. A search for
  * leaks would find what the child was ended in the middle of. */
 static int in_child(int (*run)(rig *r), rig *r) {
@@ -160,7 +168,7 @@ static void *work_on(void *user) {
 /* What is its parent's is refused to it, and what is its own works. */
 static int use_both(rig *r) {
   const int n = use_parents_heap(r);
-  return n != 0 ? n : make_own_heap(r);
+  return n != 0 || !has_malloc_in_child ? n : make_own_heap(r);
 }
 
 /* At a fork in the middle of other threads' work their locks may be held for ever: the child does
