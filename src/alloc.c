@@ -11,6 +11,7 @@ static tarni_need small_need(const tarni_cache *cache, uint32_t class_index) {
   return (tarni_need){.lane = cache->lane,
                       .size = tarni_slab_bytes(class_index),
                       .alignment = TARNI_GRANULE,
+                      .least = TARNI_GRANULE,
                       .class_index = class_index};
 }
 
@@ -68,12 +69,20 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
   return TARN_OK;
 }
 
+/* Whole units lie at a multiple of the unit: on chunks of their own, which can all go elsewhere
+ * once the block is free. Begun anywhere else it would leave one chunk's worth of pieces behind. */
+static uint64_t large_alignment(const tarn_heap *heap, uint64_t size, uint64_t least) {
+  const bool is_whole = !heap->is_fixed && (size & (heap->unit - 1)) == 0;
+  return is_whole ? tarni_max(least, heap->unit) : least;
+}
+
 static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size,
                               uint64_t alignment, tarn_ptr *block) {
   const tarni_need need = {.lane = cache->lane,
                            .zone = 1,
                            .size = size,
-                           .alignment = alignment,
+                           .alignment = large_alignment(heap, size, alignment),
+                           .least = alignment,
                            .class_index = TARNI_CLASS_COUNT};
   if (heap->is_fixed) {
     tarni_uses_poll(heap);

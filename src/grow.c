@@ -17,14 +17,18 @@
 enum {
   GROW_MAX_CHUNK = 32 << 20,  /* no chunk is larger than this many bytes, */
   GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds, */
-  GROW_WINDOW_SHARE = 64,     /* or this part of a window that is made, which is fewer mappings, */
+  GROW_WINDOW_SHARE = 48,     /* or this part of a window that is made, which is fewer mappings, */
   GROW_MAX_SHARE = 128,       /* as long as that is no more than this part of the heap */
   GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
-  /* Memory above the peak of use by these parts is made, not moved; the latter where it would be
-   * taken from small blocks, who come back for it, and not always for the same. */
+  /* Memory above the peak of use by these parts is made, not moved; the second where it would be
+   * taken from small blocks, who come back for it, and not always for the same; and the third, up
+   * to so many units, besides, since small heaps have few chunks to choose from. */
   GROW_SLACK_SHARE = 256,
   GROW_SMALL_SLACK_SHARE = 128,
+  GROW_EXTRA_SHARE = 48,
+  GROW_EXTRA_LEAST = 2,
+  GROW_EXTRA_MOST = 8,
 };
 
 typedef struct plan_piece {
@@ -267,8 +271,11 @@ bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more) {
 /* Whether so much new memory leaves the heap within its slack, a part of the peak of what was used,
  * above that peak. */
 static bool is_within_slack(const tarn_heap *heap, uint64_t more, uint64_t share) {
-  const uint64_t slack = heap->used_peak_bytes / share + 2 * heap->unit;
-  return heap->reserved_bytes + more <= tarni_max(heap->used_peak_bytes + slack, GROW_SMALL_HEAP) &&
+  const uint64_t peak = heap->used_peak_bytes;
+  const uint64_t extra = tarni_max(tarni_min(peak / GROW_EXTRA_SHARE, GROW_EXTRA_MOST * heap->unit),
+                                   GROW_EXTRA_LEAST * heap->unit);
+  const uint64_t slack = peak / share + extra;
+  return heap->reserved_bytes + more <= tarni_max(peak + slack, GROW_SMALL_HEAP) &&
          tarni_held_bytes_locked(heap) + more <= heap->limit_bytes;
 }
 

@@ -260,6 +260,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   tarni_debug_drain_grow(heap);
   at->urgent = *at->need;
   at->urgent.is_short = true;
+  at->urgent.alignment = at->need->least;
   at->need = &at->urgent;
   collect_all(at);
   if (try_ready(at)) {

@@ -129,7 +129,8 @@ typedef struct tarni_need {
   tarni_index lane;
   uint32_t zone;
   uint64_t size;        /* a multiple of the granule */
-  uint64_t alignment;   /* a power of two, the granule or more */
+  uint64_t alignment;   /* a power of two, the granule or more: as it is to be, */
+  uint64_t least;       /* and as it must be, under true shortage */
   uint32_t class_index; /* TARNI_CLASS_COUNT for a large block */
   bool is_short;        /* the device or a limit has refused more memory */
 } tarni_need;

@@ -73,6 +73,54 @@ static void moved_instead_of_made(void) {
   close_with_holes(&r, blocks);
 }
 
+/* Blocks of whole units lie on chunks of their own, whatever lies between them: freed, all of their
+ * memory goes to where it is needed. */
+static void whole_units_go_whole(void) {
+  rig r;
+  rig_block whole[N], between[N], large;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 1));
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(rig_alloc(&r, 3 * MIB / 2, r.streams[0], &between[i]));
+    CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &whole[i]));
+    CHECK_EQ((whole[i].address - r.heap->base) % r.heap->unit, 0);
+  }
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(rig_free(&r, &whole[i], r.streams[0]));
+  }
+  const uint64_t held = rig_stats(&r).reserved_bytes;
+  CHECK_OK(rig_alloc(&r, (uint64_t)N * 4 * MIB, r.streams[0], &large));
+  CHECK(rig_stats(&r).reserved_bytes <= held + 3 * r.heap->unit); /* but for a little slack */
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(rig_free(&r, &large, r.streams[0]));
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(rig_free(&r, &between[i], r.streams[0]));
+  }
+  rig_close(&r);
+}
+
+/* Where there is no other room left they lie anywhere. */
+static void whole_units_anywhere_when_short(void) {
+  static const uint64_t sizes[] = {6 * MIB / 2, 9 * MIB / 2, 11 * MIB / 2, 6 * MIB / 2};
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 16 * MIB};
+  rig r;
+  rig_block blocks[4], whole;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(rig_alloc(&r, sizes[i], r.streams[0], &blocks[i]));
+  }
+  const tarn_ptr hole = blocks[1].address;
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &whole));
+  CHECK_EQ(whole.address, hole);
+  CHECK((hole - r.heap->base) % r.heap->unit != 0);
+  CHECK_OK(rig_free(&r, &whole, r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[2], r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[3], r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 /* Memory that another stream has freed moves behind a wait of the GPU, if the policy lets it. */
 static void moved_from_another_stream(void) {
   for (int policy = 0; policy < 3; policy++) {
@@ -171,6 +219,8 @@ static void chunks_of_several_sizes(void) {
 
 static const test_case cases[] = {
     {"moved instead of made", moved_instead_of_made},
+    {"blocks of whole units lie on chunks of their own", whole_units_go_whole},
+    {"when memory is short, blocks of whole units lie anywhere", whole_units_anywhere_when_short},
     {"moved from another stream", moved_from_another_stream},
     {"moved between zones", moved_between_zones},
     {"given back from the top", given_back_from_the_top},
