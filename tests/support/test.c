@@ -27,7 +27,8 @@ __attribute__((constructor)) static void note_process(void) {
 }
 
 /* A search for leaks takes seconds. What a test's children share with it is searched at its end. */
-int __lsan_is_turned_off(void) { /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c) */
+__attribute__((visibility("default"))) int
+__lsan_is_turned_off(void) { /* NOLINT(bugprone-reserved-identifier,cert-dcl37-c) */
   return getpid() != own_process;
 }
 #endif

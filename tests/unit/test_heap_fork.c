@@ -14,28 +14,21 @@
 
 enum { MIB = 1 << 20, CHILD_SECONDS = 20 };
 
-#if defined(__SANITIZE_ADDRESS__)
-static const bool has_leak_search = true;
-#else
-static const bool has_leak_search = false;
-#endif
-
 /* A sanitizer's malloc, unlike glibc's, may be locked for ever in the child of a process of several
- * threads. */
+ * threads: there the child asks for no memory. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const bool has_malloc_in_child = false;
+static const bool has_malloc = false;
 #else
-static const bool has_malloc_in_child = true;
+static const bool has_malloc = true;
 #endif
 
-/* Runs the function in a child; its exit status, or -1 when it did not end by itself. A search for
- * leaks would find what the child was ended in the middle of. */
+/* Runs the function in a child; its exit status, or -1 when it did not end by itself. */
 static int in_child(int (*run)(rig *r), rig *r) {
   const pid_t child = fork();
   if (child == 0) {
     (void)alarm(CHILD_SECONDS); /* a hang is an end by a signal */
     const int status = run(r);
-    if (has_leak_search) {
+    if (!has_malloc) {
       _exit(status);
     }
     exit(status);
@@ -168,7 +161,7 @@ static void *work_on(void *user) {
 /* What is its parent's is refused to it, and what is its own works. */
 static int use_both(rig *r) {
   const int n = use_parents_heap(r);
-  return n != 0 || !has_malloc_in_child ? n : make_own_heap(r);
+  return n != 0 || !has_malloc ? n : make_own_heap(r);
 }
 
 /* At a fork in the middle of other threads' work their locks may be held for ever: the child does
