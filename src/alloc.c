@@ -69,21 +69,20 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
   return TARN_OK;
 }
 
-/* Whole units lie at a multiple of the unit: on chunks of their own, which can all go elsewhere
- * once the block is free. Begun anywhere else it would leave one chunk's worth of pieces behind. */
-static uint64_t large_alignment(const tarn_heap *heap, uint64_t size, uint64_t least) {
-  const bool is_whole = !heap->is_fixed && (size & (heap->unit - 1)) == 0;
-  return is_whole ? tarni_max(least, heap->unit) : least;
+/* Whole units are best begun at a unit: all of their chunks can go elsewhere once the block is
+ * free. Begun anywhere else it would leave one chunk's worth of pieces behind. */
+static uint64_t large_alignment_locked(const tarn_heap *heap, uint64_t size, uint64_t least) {
+  const bool is_whole = (size & (heap->unit - 1)) == 0;
+  return is_whole && tarni_grow_may_gap_locked(heap, size) ? tarni_max(least, heap->unit) : least;
 }
 
 static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size,
                               uint64_t alignment, tarn_ptr *block) {
-  const tarni_need need = {.lane = cache->lane,
-                           .zone = 1,
-                           .size = size,
-                           .alignment = large_alignment(heap, size, alignment),
-                           .least = alignment,
-                           .class_index = TARNI_CLASS_COUNT};
+  tarni_need need = {.lane = cache->lane,
+                     .zone = 1,
+                     .size = size,
+                     .least = alignment,
+                     .class_index = TARNI_CLASS_COUNT};
   if (heap->is_fixed) {
     tarni_uses_poll(heap);
   }
@@ -91,6 +90,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
   if (!tarni_shortage_is_beyond_locked(heap, size)) {
     tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */
   }
+  need.alignment = large_alignment_locked(heap, size, alignment);
   tarni_index extent = tarni_chunk_ready_locked(heap, &need);
   if (extent != 0) {
     tarni_slab_make_locked(heap, extent, cache->lane, TARNI_CLASS_COUNT);

@@ -6,6 +6,8 @@
 #include "base/bits.h"
 #include "internal.h"
 
+enum { CHUNK_MAX_TRIES = 64 }; /* for room at an alignment that is only wished for */
+
 /* ---- Idle chunks, by their homes ---- */
 
 void tarni_idle_add_locked(tarn_heap *heap, tarni_index index) {
@@ -97,7 +99,8 @@ static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_
 }
 
 static tarni_index tree_first(tarn_heap *heap, uint32_t tree, const tarni_need *need) {
-  return tarni_extent_first_locked(heap, need->zone, tree, need->size, need->alignment);
+  const uint32_t tries = need->alignment > need->least ? CHUNK_MAX_TRIES : UINT32_MAX;
+  return tarni_extent_first_locked(heap, need->zone, tree, need->size, need->alignment, tries);
 }
 
 /* The one with the lower address; 0 is none. */

@@ -3,7 +3,8 @@
  * Extents: the partition of the heap's addresses, and trees of what is free. Each zone is a list of
  * extents in address order without gaps; those that are free are in one tree for each order (one
  * lane, several, none) or in the tree of void addresses. A tree is ordered by offset and knows the
- * largest extent below each node, so that the lowest fit is found in a logarithm of steps.
+ * largest extent below each node, so that the lowest fit is found in a logarithm of steps; at an
+ * alignment, in as many more as there are that fit but for it.
  *
  * Invariant: two neighbours that are free, alike in kind and tree are one extent, unless their
  * orders together name too many lanes. A split copies the order, a merge unites it. Knows nothing
@@ -160,26 +161,29 @@ static tarni_index tree_first(const tarn_heap *heap, tarni_index root, uint64_t 
   }
 }
 
+/* Gives up after so many that are large enough, but not at that alignment. */
 static tarni_index tree_first_aligned(const tarn_heap *heap, tarni_index root, uint64_t size,
-                                      uint64_t alignment) {
+                                      uint64_t alignment, uint32_t *tries) {
   if (heap->extents[root].largest < size) {
     return 0;
   }
   const tarni_extent *node = &heap->extents[root];
-  const tarni_index below = tree_first_aligned(heap, node->left, size, alignment);
-  if (below != 0) {
+  const tarni_index below = tree_first_aligned(heap, node->left, size, alignment, tries);
+  if (below != 0 || *tries == 0) {
     return below;
   }
-  return tarni_extent_fits(node, size, alignment)
-             ? root
-             : tree_first_aligned(heap, node->right, size, alignment);
+  if (tarni_extent_fits(node, size, alignment)) {
+    return root;
+  }
+  *tries -= node->size >= size;
+  return *tries != 0 ? tree_first_aligned(heap, node->right, size, alignment, tries) : 0;
 }
 
 tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t tree, uint64_t size,
-                                      uint64_t alignment) {
+                                      uint64_t alignment, uint32_t tries) {
   const tarni_index root = heap->zones[zone].trees[tree];
   return alignment == TARNI_GRANULE ? tree_first(heap, root, size)
-                                    : tree_first_aligned(heap, root, size, alignment);
+                                    : tree_first_aligned(heap, root, size, alignment, &tries);
 }
 
 /* ---- Extents ---- */

@@ -29,6 +29,7 @@ enum {
   GROW_EXTRA_SHARE = 48,
   GROW_EXTRA_LEAST = 2,
   GROW_EXTRA_MOST = 8,
+  GROW_GAP_SHARE = 64, /* of the limit: where the slack is more, blocks begin anywhere */
 };
 
 typedef struct plan_piece {
@@ -268,15 +269,28 @@ bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more) {
   return !heap->is_fixed && heap->reserved_bytes + more + heap->unit <= GROW_SMALL_HEAP;
 }
 
-/* Whether so much new memory leaves the heap within its slack, a part of the peak of what was used,
- * above that peak. */
-static bool is_within_slack(const tarn_heap *heap, uint64_t more, uint64_t share) {
+/* What the heap may hold above the peak of what was used: this part of the peak, and more besides.
+ */
+static uint64_t slack_of(const tarn_heap *heap, uint64_t share) {
   const uint64_t peak = heap->used_peak_bytes;
-  const uint64_t extra = tarni_max(tarni_min(peak / GROW_EXTRA_SHARE, GROW_EXTRA_MOST * heap->unit),
-                                   GROW_EXTRA_LEAST * heap->unit);
-  const uint64_t slack = peak / share + extra;
-  return heap->reserved_bytes + more <= tarni_max(peak + slack, GROW_SMALL_HEAP) &&
+  const uint64_t most = tarni_min(peak / GROW_EXTRA_SHARE, GROW_EXTRA_MOST * heap->unit);
+  return peak / share + tarni_max(most, GROW_EXTRA_LEAST * heap->unit);
+}
+
+/* Whether so much new memory leaves the heap within its slack. */
+static bool is_within_slack(const tarn_heap *heap, uint64_t more, uint64_t share) {
+  const uint64_t most = heap->used_peak_bytes + slack_of(heap, share);
+  return heap->reserved_bytes + more <= tarni_max(most, GROW_SMALL_HEAP) &&
          tarni_held_bytes_locked(heap) + more <= heap->limit_bytes;
+}
+
+/* As long as the gaps are within the slack, which is little of what the heap may hold, and it can
+ * make more: otherwise they would be memory that nobody can have. */
+bool tarni_grow_may_gap_locked(const tarn_heap *heap, uint64_t size) {
+  return !heap->is_fixed && size <= room_left_locked(heap) / GROW_LEAN_SHARE &&
+         slack_of(heap, GROW_SMALL_SLACK_SHARE) <= heap->limit_bytes / GROW_GAP_SHARE &&
+         (heap->refused_bytes == 0 || heap->reserved_bytes < heap->refused_bytes) &&
+         is_within_slack(heap, 0, GROW_SMALL_SLACK_SHARE);
 }
 
 /* Whether chunks are moved where so much memory would have to be made else. */
@@ -359,11 +373,12 @@ static tarn_status plan_undo(tarn_heap *heap, grow_plan *plan) {
 }
 
 /* The plan failed: it is undone and gone, or kept for a later try. The error stays the first. */
-static void plan_abandon(tarn_heap *heap, grow_plan *plan) {
+static void plan_abandon(tarn_heap *heap, grow_plan *plan, tarn_status status) {
   tarn_error error = {.size = sizeof(error)};
   (void)tarn_last_error(&error);
   const bool is_undone = plan_undo(heap, plan) == TARN_OK;
   tarni_lock_acquire(&heap->lock);
+  heap->refused_bytes = status == TARN_DEVICE_MEMORY ? heap->reserved_bytes : heap->refused_bytes;
   if (is_undone) {
     plan_restore_locked(heap, plan);
   } else {
@@ -411,6 +426,7 @@ static void chunk_settle_locked(tarn_heap *heap, grow_plan *plan, const plan_chu
   tarni_idle_add_locked(heap, planned->chunk);
   if (planned->left == 0) {
     heap->reserved_bytes += planned->n_units * heap->unit;
+    heap->refused_bytes = 0;
   } else {
     plan->has_zombies |= !tarni_place_leave_locked(heap, planned->chunk, planned->left);
     heap->moved_chunks += !planned->is_alias;
@@ -469,7 +485,7 @@ static tarn_status plan_run(tarn_heap *heap, grow_plan *plan, tarn_status planne
                             tarni_index *whole) {
   const tarn_status status = planned == TARN_OK ? plan_perform(heap, plan) : planned;
   if (status != TARN_OK) {
-    plan_abandon(heap, plan);
+    plan_abandon(heap, plan, status);
     return status;
   }
   tarni_lock_acquire(&heap->lock);
@@ -580,7 +596,8 @@ tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent) 
   grow_plan *plan;
   TARN_TRY(plan_make(heap, TARNI_LANE_COMMON, size, &plan));
   tarni_lock_acquire(&heap->lock);
-  const tarni_index empty = tarni_extent_first_locked(heap, 1, TARNI_TREE_VOID, size, heap->unit);
+  const tarni_index empty =
+      tarni_extent_first_locked(heap, 1, TARNI_TREE_VOID, size, heap->unit, UINT32_MAX);
   tarn_status status;
   if (empty == 0) {
     status = addresses_fail(heap, size);

@@ -58,9 +58,10 @@ static inline uint64_t tarni_unit_of(const tarn_heap *heap, uint64_t offset) {
 /* ---- extent.c: the partition of addresses, and trees of what is free ---- */
 bool tarni_extents_open(tarn_heap *heap);
 void tarni_extents_close(tarn_heap *heap);
-/* The lowest free extent of a tree that holds `size` at a multiple of `alignment`; 0: none. */
+/* The lowest free extent of a tree that holds `size` at a multiple of `alignment`; 0: none, or so
+ * many tries were in vain: extents that hold it, but not there. */
 tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t tree, uint64_t size,
-                                      uint64_t alignment);
+                                      uint64_t alignment, uint32_t tries);
 /* Takes an extent out of its tree: it is BUSY then, and the caller's. */
 void tarni_extent_take_locked(tarn_heap *heap, tarni_index index);
 /* Cuts a BUSY extent to [offset, offset + size); what is left over goes back to where it was.
@@ -246,6 +247,8 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
 bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
 /* Whether the heap is so small that it rather grows than looks through caches and slabs. */
 bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more);
+/* Whether the heap can afford gaps before blocks that are best begun at a unit. */
+bool tarni_grow_may_gap_locked(const tarn_heap *heap, uint64_t size);
 /* Creates and maps `size` bytes of new memory among the large blocks' addresses; BUSY. */
 tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent);
 /* Undoes failed growths that the driver did not let be undone before. */

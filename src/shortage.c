@@ -9,6 +9,7 @@
  *   collect    slabs of this lane with no live block, those in the thread's own cache too
  *   steal      what other lanes have freed, behind a GPU-side wait (policy `always`)
  *   grow       idle chunks moved here, then new ones
+ *   anywhere   room that is there, if not where the block is best begun (after any failure)
  *   others     the caches of all threads, the slabs of all lanes
  *   steal      (policy `when short`), and idle chunks and single blocks of other lanes
  *   trim       idle chunks that do not fit anywhere go back to the device, which may have others
@@ -260,7 +261,6 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   tarni_debug_drain_grow(heap);
   at->urgent = *at->need;
   at->urgent.is_short = true;
-  at->urgent.alignment = at->need->least;
   at->need = &at->urgent;
   collect_all(at);
   if (try_ready(at)) {
@@ -336,6 +336,17 @@ static bool is_beyond(shortage *at) {
   return is;
 }
 
+/* Room at the alignment that is a must, where there is none at the one that is wished for. */
+static bool try_ready_anywhere(shortage *at) {
+  if (at->need->alignment == at->need->least) {
+    return false;
+  }
+  at->urgent = *at->need;
+  at->urgent.alignment = at->need->least;
+  at->need = &at->urgent;
+  return try_ready(at);
+}
+
 /* All steps but the first make calls that would break a capture of the stream. One that is
  * announced does not come here. */
 tarn_status tarni_shortage_stream_check(tarn_heap *heap, tarni_index lane) {
@@ -361,6 +372,9 @@ static tarn_status climb_on(shortage *at) {
   for (uint32_t i = 0; i < at->heap->max_lanes; i++) {
     at->is_captured = false;
     tarn_status status = climb_alone(at);
+    if (is_shortage(status) && try_ready_anywhere(at)) {
+      return TARN_OK;
+    }
     if (is_shortage(status)) {
       status = climb_together(at, status);
     }
@@ -380,11 +394,14 @@ static tarn_status climb(shortage *at) {
   if (find_quietly(at)) {
     return TARN_OK;
   }
-  TARN_TRY(tarni_shortage_stream_check(at->heap, at->need->lane));
-  tarni_lock_acquire(&at->heap->lock);
-  tarni_lanes_ask_again_locked(at->heap); /* captures of which nobody told end likewise */
-  tarni_lock_release(&at->heap->lock);
-  return climb_on(at);
+  tarn_status status = tarni_shortage_stream_check(at->heap, at->need->lane);
+  if (status == TARN_OK) {
+    tarni_lock_acquire(&at->heap->lock);
+    tarni_lanes_ask_again_locked(at->heap); /* captures of which nobody told end likewise */
+    tarni_lock_release(&at->heap->lock);
+    status = climb_on(at);
+  }
+  return status != TARN_OK && try_ready_anywhere(at) ? TARN_OK : status;
 }
 
 /* post: TARN_OK and *extent is BUSY and the caller's, or 0: look into the bins again. */

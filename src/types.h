@@ -129,8 +129,8 @@ typedef struct tarni_need {
   tarni_index lane;
   uint32_t zone;
   uint64_t size;        /* a multiple of the granule */
-  uint64_t alignment;   /* a power of two, the granule or more: as it is to be, */
-  uint64_t least;       /* and as it must be, under true shortage */
+  uint64_t alignment;   /* a power of two, the granule or more: as it is wished for, */
+  uint64_t least;       /* and as it must be */
   uint32_t class_index; /* TARNI_CLASS_COUNT for a large block */
   bool is_short;        /* the device or a limit has refused more memory */
 } tarni_need;
@@ -376,7 +376,8 @@ struct tarn_heap {
   uint64_t leaving_bytes; /* of chunks that are to be released; part of reserved_bytes */
   tarni_uses **uses;      /* hash table of live blocks with uses */
   uint32_t n_uses, uses_capacity;
-  tarni_uses *pending;             /* freed blocks with uses */
+  tarni_uses *pending;    /* freed blocks with uses */
+  uint64_t refused_bytes; /* reserved when the device refused more; 0: it has given some since */
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;
   uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes;

@@ -104,8 +104,8 @@ static void window_try_back(tarn_heap *heap, tarni_search *search, const tarni_n
 
 /* The lowest window that has nothing mapped: what there is when a search would take too long. */
 static tarni_window window_void(tarn_heap *heap, const tarni_need *need) {
-  const tarni_index first =
-      tarni_extent_first_locked(heap, need->zone, TARNI_TREE_VOID, need->size, need->alignment);
+  const tarni_index first = tarni_extent_first_locked(heap, need->zone, TARNI_TREE_VOID, need->size,
+                                                      need->alignment, UINT32_MAX);
   return (tarni_window){.start = tarni_align_up(heap->extents[first].offset, need->alignment),
                         .first = first};
 }

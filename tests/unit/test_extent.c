@@ -114,7 +114,7 @@ static void take(model *m) {
   const uint32_t tree = dice < 8 ? dice : 1 + heap->max_lanes;
   const uint64_t size = (uint64_t)(1 + below(m, 20)) << TARNI_GRANULE_LOG2;
   const uint64_t alignment = (uint64_t)TARNI_GRANULE << below(m, 4);
-  const tarni_index found = tarni_extent_first_locked(heap, 1, tree, size, alignment);
+  const tarni_index found = tarni_extent_first_locked(heap, 1, tree, size, alignment, UINT32_MAX);
   CHECK_EQ(found, first_by_list(heap, tree, size, alignment));
   if (found == 0 || m->n_busy == MAX_BUSY) {
     return;
