@@ -365,17 +365,19 @@ static tarn_status check_mapped(const audit *sum, uint64_t *bytes, uint64_t *n_i
 
 static tarn_status check_chunks(const audit *sum) {
   const tarn_heap *heap = sum->heap;
-  uint64_t bytes = 0, n_idle = 0, n_listed = 0;
+  uint64_t bytes = 0, n_idle = 0, n_listed = 0, idle_bytes = 0;
   TARN_TRY(check_mapped(sum, &bytes, &n_idle));
   for (uint64_t unit = tarni_unit_of(heap, heap->size);
        (unit = tarni_bitset_below(&heap->idle, unit)) != TARNI_BITSET_NONE; n_listed++) {
     const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
     TARN_TRY(compare("the home of an idle chunk", unit, chunk->first_unit));
     TARN_TRY(compare("granules of an idle chunk", 0, chunk->n_used));
+    idle_bytes += tarni_chunk_bytes(heap, chunk);
   }
   if (heap->unfinished == NULL) {
     TARN_TRY(compare("idle chunks", n_listed, n_idle));
   }
+  TARN_TRY(compare("bytes of idle chunks", heap->idle_bytes, idle_bytes));
   return compare("bytes of chunks", heap->reserved_bytes + heap->asleep_bytes,
                  bytes + heap->leaving_bytes + heap->quarantined_bytes);
 }

@@ -12,10 +12,12 @@ enum { CHUNK_MAX_TRIES = 64 }; /* for room at an alignment that is only wished f
 
 void tarni_idle_add_locked(tarn_heap *heap, tarni_index index) {
   tarni_bitset_add(&heap->idle, heap->chunks[index].first_unit);
+  heap->idle_bytes += tarni_chunk_bytes(heap, &heap->chunks[index]);
 }
 
 void tarni_idle_remove_locked(tarn_heap *heap, tarni_index index) {
   tarni_bitset_remove(&heap->idle, heap->chunks[index].first_unit);
+  heap->idle_bytes -= tarni_chunk_bytes(heap, &heap->chunks[index]);
 }
 
 tarni_index tarni_idle_below_locked(const tarn_heap *heap, uint64_t unit) {

@@ -29,7 +29,7 @@ enum {
   GROW_EXTRA_SHARE = 48,
   GROW_EXTRA_LEAST = 2,
   GROW_EXTRA_MOST = 8,
-  GROW_GAP_SHARE = 64, /* of the limit: where the slack is more, blocks begin anywhere */
+  GROW_GAP_SHARE = 64, /* of the limit: no more is stranded for the sake of where blocks begin */
 };
 
 typedef struct plan_piece {
@@ -284,13 +284,16 @@ static bool is_within_slack(const tarn_heap *heap, uint64_t more, uint64_t share
          tarni_held_bytes_locked(heap) + more <= heap->limit_bytes;
 }
 
-/* As long as the gaps are within the slack, which is little of what the heap may hold, and it can
- * make more: otherwise they would be memory that nobody can have. */
+/* As long as little memory is stranded, free but on chunks that are in use, and the heap can make
+ * more: otherwise the gaps would be memory that nobody can have. */
 bool tarni_grow_may_gap_locked(const tarn_heap *heap, uint64_t size) {
-  return !heap->is_fixed && size <= room_left_locked(heap) / GROW_LEAN_SHARE &&
-         slack_of(heap, GROW_SMALL_SLACK_SHARE) <= heap->limit_bytes / GROW_GAP_SHARE &&
-         (heap->refused_bytes == 0 || heap->reserved_bytes < heap->refused_bytes) &&
-         is_within_slack(heap, 0, GROW_SMALL_SLACK_SHARE);
+  const uint64_t held = heap->reserved_bytes;
+  const uint64_t out = heap->used_bytes + heap->idle_bytes + heap->leaving_bytes;
+  const uint64_t most =
+      tarni_min(slack_of(heap, GROW_SMALL_SLACK_SHARE), heap->limit_bytes / GROW_GAP_SHARE);
+  return !heap->is_fixed && held - tarni_min(held, out) <= most &&
+         size <= room_left_locked(heap) / GROW_LEAN_SHARE &&
+         (heap->refused_bytes == 0 || held < heap->refused_bytes);
 }
 
 /* Whether chunks are moved where so much memory would have to be made else. */

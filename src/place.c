@@ -16,10 +16,10 @@
 #include "base/bits.h"
 #include "internal.h"
 
-/* In a heap, for each of its chunks, and in all. Beyond, a chunk that moves loses its other places:
- * a program that does not repeat itself does not find them again, and every search looks through
- * them. */
-enum { PLACE_ALIASES_PER_CHUNK = 32, PLACE_MIN_ALIASES = 4096, PLACE_MAX_ALIASES = 32768 };
+/* In a heap. Beyond, a chunk that moves loses its other places: a program that does not repeat
+ * itself does not find them again, and every search looks through them. (A process has no more than
+ * 65530 mappings of the simulated GPU's, where Linux is as it comes.) */
+enum { PLACE_MAX_ALIASES = 49152 };
 
 /* ---- The list of a chunk's places, lowest first ---- */
 
@@ -64,13 +64,8 @@ void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index lef
   tarni_zombie_add_locked(heap, left);
 }
 
-static uint64_t most_aliases(const tarn_heap *heap) {
-  const uint64_t most = tarni_min(heap->n_chunks, PLACE_MAX_ALIASES) * PLACE_ALIASES_PER_CHUNK;
-  return tarni_min(tarni_max(most, PLACE_MIN_ALIASES), PLACE_MAX_ALIASES);
-}
-
 bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
-  if (heap->n_aliases >= most_aliases(heap)) {
+  if (heap->n_aliases >= PLACE_MAX_ALIASES) {
     tarni_place_bury_locked(heap, index, left);
     tarni_places_drop_locked(heap, index);
     return false;

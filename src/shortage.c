@@ -2,14 +2,15 @@
  *
  * The ladder: what is tried, in which order, when there is no room for an allocation. Each step is
  * taken only if the one before did not help. Only true shortage climbs it: any other error of the
- * driver is reported as itself.
+ * driver is reported as itself, unless there is room after all.
  *
  *   aliases    places where idle chunks are mapped already: no driver call at all
  *   complete   fences that are complete by now; what waited for them is free, single blocks too
  *   collect    slabs of this lane with no live block, those in the thread's own cache too
  *   steal      what other lanes have freed, behind a GPU-side wait (policy `always`)
  *   grow       idle chunks moved here, then new ones
- *   anywhere   room that is there, if not where the block is best begun (after any failure)
+ *   anywhere   room that is there, if not where the block is best begun (before `steal` with policy
+ *              `always`, and after any failure)
  *   others     the caches of all threads, the slabs of all lanes
  *   steal      (policy `when short`), and idle chunks and single blocks of other lanes
  *   trim       idle chunks that do not fit anywhere go back to the device, which may have others
@@ -22,7 +23,7 @@ typedef struct shortage {
   tarn_heap *heap;
   tarni_cache *cache;
   const tarni_need *need;
-  tarni_need urgent;  /* the same under true shortage */
+  tarni_need urgent;  /* the same with no wish, and under true shortage */
   tarni_index extent; /* found */
   bool is_captured;   /* a stream's memory could not be had, because of a capture */
   tarn_error cause;   /* what the last step that needs the driver said */
@@ -47,6 +48,17 @@ static bool try_ready(shortage *at) {
   at->extent = has_block ? 0 : tarni_chunk_ready_locked(heap, need);
   tarni_lock_release(&heap->lock);
   return has_block || at->extent != 0;
+}
+
+/* Room at the alignment that is a must, where there is none at the one that is wished for. */
+static bool try_ready_anywhere(shortage *at) {
+  if (at->need->alignment == at->need->least) {
+    return false;
+  }
+  at->urgent = *at->need;
+  at->urgent.alignment = at->need->least;
+  at->need = &at->urgent;
+  return try_ready(at);
 }
 
 /* Lanes of retired streams whose work is complete: what they hold is everybody's. */
@@ -197,6 +209,9 @@ static tarn_status climb_alone(shortage *at) {
     return TARN_OK;
   }
   if (may_steal) {
+    if (try_ready_anywhere(at)) { /* rather than to wait for another stream */
+      return TARN_OK;
+    }
     collect_all(at);
     TARN_TRY(try_steal(at));
     if (at->extent != 0) {
@@ -334,17 +349,6 @@ static bool is_beyond(shortage *at) {
   const bool is = tarni_shortage_is_beyond_locked(heap, at->need->size);
   tarni_lock_release(&heap->lock);
   return is;
-}
-
-/* Room at the alignment that is a must, where there is none at the one that is wished for. */
-static bool try_ready_anywhere(shortage *at) {
-  if (at->need->alignment == at->need->least) {
-    return false;
-  }
-  at->urgent = *at->need;
-  at->urgent.alignment = at->need->least;
-  at->need = &at->urgent;
-  return try_ready(at);
 }
 
 /* All steps but the first make calls that would break a capture of the stream. One that is
