@@ -23,7 +23,7 @@ typedef struct shortage {
   tarn_heap *heap;
   tarni_cache *cache;
   const tarni_need *need;
-  tarni_need urgent;  /* the same with no wish, and under true shortage */
+  tarni_need urgent;  /* the same under true shortage, when nothing is wished for */
   tarni_index extent; /* found */
   bool is_captured;   /* a stream's memory could not be had, because of a capture */
   tarn_error cause;   /* what the last step that needs the driver said */
@@ -52,13 +52,13 @@ static bool try_ready(shortage *at) {
 
 /* Room at the alignment that is a must, where there is none at the one that is wished for. */
 static bool try_ready_anywhere(shortage *at) {
-  if (at->need->alignment == at->need->least) {
-    return false;
-  }
-  at->urgent = *at->need;
-  at->urgent.alignment = at->need->least;
-  at->need = &at->urgent;
-  return try_ready(at);
+  const tarni_need *wished = at->need;
+  tarni_need must = *wished;
+  must.alignment = must.least;
+  at->need = &must;
+  const bool is_there = wished->alignment != wished->least && try_ready(at);
+  at->need = wished;
+  return is_there;
 }
 
 /* Lanes of retired streams whose work is complete: what they hold is everybody's. */
@@ -276,6 +276,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   tarni_debug_drain_grow(heap);
   at->urgent = *at->need;
   at->urgent.is_short = true;
+  at->urgent.alignment = at->need->least;
   at->need = &at->urgent;
   collect_all(at);
   if (try_ready(at)) {

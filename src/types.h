@@ -373,7 +373,7 @@ struct tarn_heap {
   tarni_index zombies;
   uint32_t n_aliases;
   uint64_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
-  uint64_t idle_bytes;    /* of those chunks */
+  uint64_t idle_bytes;    /* of idle chunks */
   uint64_t leaving_bytes; /* of chunks that are to be released; part of reserved_bytes */
   tarni_uses **uses;      /* hash table of live blocks with uses */
   uint32_t n_uses, uses_capacity;
