@@ -149,6 +149,31 @@ static void whole_units_anywhere(void) {
   }
 }
 
+/* A stream's own room comes before another's that begins at a unit: that would be to wait for. */
+static void own_room_before_another_streams(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = TARN_STEAL_ALWAYS};
+  rig r;
+  rig_block odd, hole, between, others, last, whole;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", &config, 2));
+  CHECK_OK(rig_alloc(&r, 85 * MIB / 2, r.streams[0], &odd));
+  CHECK_OK(rig_alloc(&r, 3 * MIB, r.streams[0], &hole));
+  CHECK_OK(rig_alloc(&r, 5 * MIB / 2, r.streams[0], &between));
+  CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[1], &others));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &last));
+  const tarn_ptr start = hole.address;
+  CHECK_OK(rig_free(&r, &others, r.streams[1]));
+  CHECK_OK(rig_free(&r, &hole, r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 2 * MIB, r.streams[0], &whole));
+  CHECK_EQ(whole.address, start);
+  CHECK_EQ(rig_stats(&r).waits, 0);
+  CHECK_OK(rig_free(&r, &odd, r.streams[0]));
+  CHECK_OK(rig_free(&r, &between, r.streams[0]));
+  CHECK_OK(rig_free(&r, &last, r.streams[0]));
+  CHECK_OK(rig_free(&r, &whole, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 /* Memory that another stream has freed moves behind a wait of the GPU, if the policy lets it. */
 static void moved_from_another_stream(void) {
   for (int policy = 0; policy < 3; policy++) {
@@ -250,6 +275,7 @@ static const test_case cases[] = {
     {"blocks of whole units lie on chunks of their own", whole_units_go_whole},
     {"gaps before blocks of whole units are bounded", gaps_are_bounded},
     {"blocks of whole units lie anywhere when the driver refuses memory", whole_units_anywhere},
+    {"a stream's own room comes before another's", own_room_before_another_streams},
     {"moved from another stream", moved_from_another_stream},
     {"moved between zones", moved_between_zones},
     {"given back from the top", given_back_from_the_top},
