@@ -104,6 +104,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
       tarni_lock_release(&heap->lock);
     }
   }
+  cache->large.youngest = extent;
   tarni_count_large_alloc(cache, size);
   tarni_count(&cache->misses, 1);
   *block = heap->base + tarni_extent_at(heap, extent)->offset;

@@ -42,21 +42,15 @@ static tarn_status small_free(tarn_heap *heap, tarni_cache *cache, uint32_t item
 
 /* ---- Large blocks ---- */
 
-/* pre: the cache is entered, or heap->lock is held. */
-static void large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
-  cache->large = (tarni_large){.granules = (uint32_t)(size >> TARNI_GRANULE_LOG2), .extent = index};
-}
-
-/* The cache has a block, or must not have any: the older one makes room. */
-static void large_replace(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
-  tarni_lock_acquire(&heap->lock);
-  if (size > FREE_LARGE_KEEP_MAX || tarni_is_watched(heap)) {
-    tarni_cache_release_locked(heap, cache, index);
-  } else {
-    tarni_cache_drop_large_locked(heap, cache);
-    large_keep(cache, index, size);
+/* pre: the cache is entered. False: it is not to keep this one. */
+static bool large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
+  const bool is_kept =
+      cache->large.youngest == index && cache->large.extent == 0 && size <= FREE_LARGE_KEEP_MAX;
+  if (is_kept) {
+    cache->large.granules = (uint32_t)(size >> TARNI_GRANULE_LOG2);
+    cache->large.extent = index;
   }
-  tarni_lock_release(&heap->lock);
+  return is_kept;
 }
 
 static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
@@ -67,17 +61,18 @@ static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index i
     return tarni_uses_free(heap, extent->offset, cache->lane);
   }
   extent->state = TARNI_BLOCK_FREE;
-  if (size <= FREE_LARGE_KEEP_MAX && tarni_cache_enter(cache)) {
-    const bool has_room = cache->large.extent == 0;
-    if (has_room) {
-      large_keep(cache, index, size);
-    }
+  if (tarni_cache_enter(cache)) {
+    const bool is_kept = large_keep(cache, index, size);
     tarni_cache_leave(cache);
-    if (has_room) {
+    if (is_kept) {
       return TARN_OK;
     }
   }
-  large_replace(heap, cache, index, size);
+  tarni_lock_acquire(&heap->lock);
+  tarni_cache_drop_large_locked(heap, cache);
+  tarni_cache_release_locked(heap, cache, index);
+  cache->large.youngest = 0;
+  tarni_lock_release(&heap->lock);
   return TARN_OK;
 }
 

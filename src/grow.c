@@ -16,8 +16,10 @@
 
 enum {
   GROW_MAX_CHUNK = 32 << 20,  /* no chunk is larger than this many bytes, */
-  GROW_CHUNK_SHARE = 1024,    /* nor than this part of what the heap holds, */
+  GROW_CHUNK_SHARE = 2048,    /* nor than this part of what the heap holds, */
   GROW_WINDOW_SHARE = 48,     /* or this part of a window that is made, which is fewer mappings, */
+  GROW_YOUNG_HEAP = 1 << 30,  /* and up to here */
+  GROW_YOUNG_SHARE = 24,      /* this part of it, */
   GROW_MAX_SHARE = 128,       /* as long as that is no more than this part of the heap */
   GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
@@ -215,7 +217,8 @@ static uint64_t plan_moves_locked(tarn_heap *heap, grow_plan *plan, uint64_t off
 /* The largest chunk for a heap that is to hold so much more, for a window of this size. */
 static uint64_t chunk_cap(const tarn_heap *heap, uint64_t more, uint64_t window) {
   const uint64_t total = heap->reserved_bytes + more;
-  const uint64_t of_window = tarni_min(total / GROW_MAX_SHARE, window / GROW_WINDOW_SHARE);
+  const uint64_t parts = total < GROW_YOUNG_HEAP ? GROW_YOUNG_SHARE : GROW_WINDOW_SHARE;
+  const uint64_t of_window = tarni_min(total / GROW_MAX_SHARE, window / parts);
   const uint64_t share = tarni_max(tarni_max(total / GROW_CHUNK_SHARE, of_window), heap->unit);
   const uint64_t cap = (uint64_t)1 << tarni_log2(share);
   return tarni_max(tarni_min(cap, GROW_MAX_CHUNK), heap->unit);

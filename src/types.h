@@ -163,7 +163,6 @@ typedef struct tarni_lane {
   uint64_t *waited; /* for each other lane the ticket that this stream has been made to wait for */
   uint32_t n_waited;
   tarni_bin bins[TARNI_CLASS_COUNT];
-  uint64_t cached_bytes; /* in bins */
 } tarni_lane;
 
 /* A block that was named by tarn_use. Made there, so that freeing needs no memory. */
@@ -209,9 +208,12 @@ typedef struct tarni_stack { /* free blocks of one class */
   _Atomic uint64_t frees;  /* and given back here */
 } tarni_stack;
 
+/* A free large block that a cache keeps: the youngest, if none was given back since it was placed.
+ * It would come to lie at the same place again, so keeping it changes nothing but the time. */
 typedef struct tarni_large {
   uint32_t granules;
-  tarni_index extent;
+  tarni_index extent;   /* 0: none is kept */
+  tarni_index youngest; /* the one that was placed last; 0: another was given back since. Owner */
 } tarni_large;
 
 typedef struct tarni_cache {
@@ -227,8 +229,8 @@ typedef struct tarni_cache {
   tarni_large_churn churn[TARNI_LARGE_ROWS];
   /* owner, or whoever has revoked it: */
   tarni_stack stacks[TARNI_CLASS_COUNT];
-  tarni_large large; /* a free large block, the last one; extent 0: none */
-  uint32_t *items;   /* of all stacks */
+  tarni_large large;
+  uint32_t *items; /* of all stacks */
   /* lock HEAP: */
   struct tarni_cache *next_in_heap;
   /* lock REGISTRY: */

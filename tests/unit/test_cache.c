@@ -96,30 +96,64 @@ static void emptied_and_filled(void) {
   rig_close(&r);
 }
 
-/* Large blocks: the last one is kept, for an allocation of exactly its size. */
+/* A large block is kept for an allocation of exactly its size, if it is the youngest. */
 static void large_blocks(void) {
   rig r;
-  rig_block blocks[3];
+  rig_block blocks[3], block;
   REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
   for (int i = 0; i < 3; i++) {
     CHECK_OK(rig_alloc(&r, (uint64_t)(i + 2) * MIB, r.streams[0], &blocks[i]));
   }
   const tarni_cache *cache = cache_of(&r, 0);
-  for (int i = 0; i < 3; i++) {
-    CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
-    CHECK(cache->large.extent != 0);
-    CHECK_EQ((uint64_t)cache->large.granules << TARNI_GRANULE_LOG2, (uint64_t)(i + 2) * MIB);
-  }
+  CHECK_OK(rig_free(&r, &blocks[2], r.streams[0]));
+  CHECK_EQ((uint64_t)cache->large.granules << TARNI_GRANULE_LOG2, 4u * MIB);
+  CHECK(cache->large.extent != 0);
   const uint64_t misses = rig_stats(&r).misses;
-  rig_block block;
   CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &block));
   CHECK_EQ(rig_stats(&r).misses, misses);
   CHECK_EQ(cache->large.extent, 0);
   CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK(cache->large.extent != 0); /* still the youngest */
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  CHECK_EQ(cache->large.extent, 0); /* another was given back: all that is free is to be had */
   CHECK_OK(rig_alloc(&r, 65 * MIB, r.streams[0], &block));
-  CHECK_EQ(cache->large.extent, 0); /* given back, so that all that is free was to be had */
   CHECK_OK(rig_free(&r, &block, r.streams[0]));
   CHECK_EQ(cache->large.extent, 0); /* too large to be kept */
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* Where a block comes to lie does not depend on what was kept: the lowest room there is. */
+static void large_blocks_lie_low(void) {
+  rig r;
+  rig_block blocks[3], block;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[i]));
+    CHECK(i == 0 || blocks[i].address > blocks[i - 1].address);
+  }
+  const tarn_ptr lowest = blocks[0].address, highest = blocks[2].address;
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  rig_block other;
+  CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &other)); /* the youngest now */
+  CHECK_OK(rig_free(&r, &blocks[2], r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &block));
+  CHECK_EQ(block.address, lowest);
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[0]));
+  CHECK_EQ(blocks[0].address, highest);
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0])); /* kept, and then one below it is freed */
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &block));
+  CHECK_EQ(block.address, lowest);
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[0]));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0])); /* placed last, but one was freed since */
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &block));
+  CHECK_EQ(block.address, lowest);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
+  CHECK_OK(rig_free(&r, &other, r.streams[0]));
   CHECK(rig_is_sound(&r));
   rig_close(&r);
 }
@@ -184,6 +218,7 @@ static const test_case cases[] = {
     {"a full stack hands on", full_stack_hands_on},
     {"emptied and filled", emptied_and_filled},
     {"large blocks", large_blocks},
+    {"large blocks lie low", large_blocks_lie_low},
     {"entering against revoking", enter_against_revoke},
 };
 
