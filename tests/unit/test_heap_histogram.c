@@ -70,10 +70,11 @@ static void a_script(void) {
   rig r;
   REQUIRE(rig_open(&r, "sim:64M", NULL, 2));
   CHECK_EQ(histogram_of(&r).n_rows, 0);
+  static const uint64_t sizes[3] = {4, 2, 3};
   rig_block small[3], large[3];
   for (int i = 0; i < 3; i++) {
     CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &small[i]));
-    CHECK_OK(rig_alloc(&r, (uint64_t)(i + 2) * MIB, r.streams[0], &large[i]));
+    CHECK_OK(rig_alloc(&r, sizes[i] * MIB, r.streams[0], &large[i]));
   }
   ROW(1024, 3, 61, 0, 3, 0);
   ROW(2 * MIB, 2, 0, 0, 2, 0); /* 2 and 3 MiB */
@@ -83,7 +84,7 @@ static void a_script(void) {
   CHECK_EQ(histogram_of(&r).n_rows, 3);
   check_sums(&r);
   CHECK_OK(rig_free(&r, &small[0], r.streams[0]));
-  CHECK_OK(rig_free(&r, &large[1], r.streams[0]));
+  CHECK_OK(rig_free(&r, &large[2], r.streams[0])); /* the youngest: it is kept */
   ROW(1024, 2, 62, 0, 3, 1);
   ROW(2 * MIB, 1, 1, 0, 2, 1);
   check_sums(&r);
@@ -97,7 +98,7 @@ static void a_script(void) {
   ROW(1024, 0, 62, 2, 3, 3);
   check_sums(&r);
   CHECK_OK(rig_free(&r, &large[0], r.streams[0]));
-  CHECK_OK(rig_free(&r, &large[2], r.streams[0]));
+  CHECK_OK(rig_free(&r, &large[1], r.streams[0]));
   CHECK_OK(tarn_heap_trim(r.heap, 0));
   ROW(1024, 0, 0, 0, 3, 3);
   ROW(2 * MIB, 0, 0, 0, 2, 2);
