@@ -71,7 +71,7 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
 
 /* Whole units are best begun at a unit: all of their chunks can go elsewhere once the block is
  * free. Begun anywhere else it would leave one chunk's worth of pieces behind. */
-static uint64_t large_alignment_locked(const tarn_heap *heap, uint64_t size, uint64_t least) {
+uint64_t tarni_large_alignment_locked(const tarn_heap *heap, uint64_t size, uint64_t least) {
   const bool is_whole = (size & (heap->unit - 1)) == 0;
   return is_whole && tarni_grow_may_gap_locked(heap, size) ? tarni_max(least, heap->unit) : least;
 }
@@ -90,7 +90,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
   if (!tarni_shortage_is_beyond_locked(heap, size)) {
     tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */
   }
-  need.alignment = large_alignment_locked(heap, size, alignment);
+  need.alignment = tarni_large_alignment_locked(heap, size, alignment);
   tarni_index extent = tarni_chunk_ready_locked(heap, &need);
   if (extent != 0) {
     tarni_slab_make_locked(heap, extent, cache->lane, TARNI_CLASS_COUNT);
@@ -104,7 +104,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
       tarni_lock_release(&heap->lock);
     }
   }
-  cache->large.youngest = extent;
+  cache->large.youngest = alignment == TARNI_GRANULE ? extent : 0;
   tarni_count_large_alloc(cache, size);
   tarni_count(&cache->misses, 1);
   *block = heap->base + tarni_extent_at(heap, extent)->offset;
@@ -132,6 +132,7 @@ static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size)
     return 0;
   }
   cache->large.extent = 0;
+  cache->large.youngest = extent;
   heap->extents[extent].state = TARNI_BLOCK_LIVE;
   tarni_count_large_alloc(cache, size);
   return extent;

@@ -42,15 +42,35 @@ static tarn_status small_free(tarn_heap *heap, tarni_cache *cache, uint32_t item
 
 /* ---- Large blocks ---- */
 
-/* pre: the cache is entered. False: it is not to keep this one. */
-static bool large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
-  const bool is_kept =
-      cache->large.youngest == index && cache->large.extent == 0 && size <= FREE_LARGE_KEEP_MAX;
-  if (is_kept) {
-    cache->large.granules = (uint32_t)(size >> TARNI_GRANULE_LOG2);
-    cache->large.extent = index;
+/* pre: the cache keeps none, and is entered, or heap->lock is held. */
+static void large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
+  cache->large.granules = (uint32_t)(size >> TARNI_GRANULE_LOG2);
+  cache->large.extent = index;
+}
+
+/* Whether large blocks are kept: not where streams share what is free as soon as it is. */
+static bool may_keep(const tarn_heap *heap, uint64_t size) {
+  const bool is_shared = heap->config.stealing == TARN_STEAL_ALWAYS && heap->n_lanes > 2;
+  return size <= FREE_LARGE_KEEP_MAX && !is_shared && !tarni_is_watched(heap);
+}
+
+/* A large block that is not the youngest, or not the only one. */
+static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
+  tarni_lock_acquire(&heap->lock);
+  tarni_cache_drop_large_locked(heap, cache);
+  const tarni_need need = {.lane = cache->lane,
+                           .zone = 1,
+                           .size = size,
+                           .least = TARNI_GRANULE,
+                           .alignment = tarni_large_alignment_locked(heap, size, TARNI_GRANULE),
+                           .class_index = TARNI_CLASS_COUNT};
+  if (may_keep(heap, size) && tarni_chunk_is_lowest_locked(heap, &need, index)) {
+    large_keep(cache, index, size);
+  } else {
+    tarni_cache_release_locked(heap, cache, index);
   }
-  return is_kept;
+  cache->large.youngest = 0;
+  tarni_lock_release(&heap->lock);
 }
 
 static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
@@ -61,18 +81,17 @@ static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index i
     return tarni_uses_free(heap, extent->offset, cache->lane);
   }
   extent->state = TARNI_BLOCK_FREE;
-  if (tarni_cache_enter(cache)) {
-    const bool is_kept = large_keep(cache, index, size);
+  if (size <= FREE_LARGE_KEEP_MAX && tarni_cache_enter(cache)) {
+    const bool is_kept = cache->large.youngest == index && cache->large.extent == 0;
+    if (is_kept) {
+      large_keep(cache, index, size);
+    }
     tarni_cache_leave(cache);
     if (is_kept) {
       return TARN_OK;
     }
   }
-  tarni_lock_acquire(&heap->lock);
-  tarni_cache_drop_large_locked(heap, cache);
-  tarni_cache_release_locked(heap, cache, index);
-  cache->large.youngest = 0;
-  tarni_lock_release(&heap->lock);
+  large_release(heap, cache, index, size);
   return TARN_OK;
 }
 

@@ -18,8 +18,8 @@ enum {
   GROW_MAX_CHUNK = 32 << 20,  /* no chunk is larger than this many bytes, */
   GROW_CHUNK_SHARE = 2048,    /* nor than this part of what the heap holds, */
   GROW_WINDOW_SHARE = 48,     /* or this part of a window that is made, which is fewer mappings, */
-  GROW_YOUNG_HEAP = 1 << 30,  /* and up to here */
-  GROW_YOUNG_SHARE = 24,      /* this part of it, */
+  GROW_YOUNG_SHARE = 24,      /* or this one as long as the heap holds less than */
+  GROW_YOUNG_HEAP = 1 << 30,  /* so many bytes, */
   GROW_MAX_SHARE = 128,       /* as long as that is no more than this part of the heap */
   GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */

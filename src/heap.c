@@ -241,6 +241,7 @@ static tarn_status heap_give_back(tarn_heap *heap) {
   TARN_TRY(tarni_lanes_finish_grow(heap));
   TARN_TRY(tarni_graphs_close(heap, false));
   TARN_TRY(tarni_arenas_close(heap, false));
+  TARN_TRY(tarni_unreturned_reap(heap));
   if (heap->buckets != NULL) {
     TARN_TRY(tarni_grants_give_back(heap));
     return tarni_fences_close(heap);

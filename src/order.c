@@ -557,19 +557,76 @@ static bool lanes_are_complete(const tarn_heap *heap, uint32_t n) {
   return true;
 }
 
+/* ---- Waiting for the device ---- */
+
+/* What is taken to wait with. */
+static uint64_t await_bytes(const tarn_heap *heap) {
+  return heap->is_fixed ? TARNI_GRANULE : heap->unit;
+}
+
+/* One that could not be given back is out of use, and counts as such; 0: there is none. */
+static tarn_ptr unreturned_take(tarn_heap *heap) {
+  tarn_ptr found = 0;
+  tarni_lock_acquire(&heap->lock);
+  for (int i = 0; i < TARNI_UNRETURNED && found == 0; i++) {
+    found = heap->unreturned[i];
+    heap->unreturned[i] = 0;
+  }
+  heap->reserved_bytes -= found != 0 ? await_bytes(heap) : 0;
+  heap->quarantined_bytes -= found != 0 ? await_bytes(heap) : 0;
+  tarni_lock_release(&heap->lock);
+  return found;
+}
+
+static void unreturned_put(tarn_heap *heap, tarn_ptr plain) {
+  int i = 0;
+  tarni_lock_acquire(&heap->lock);
+  while (heap->unreturned[i] != 0) {
+    i++;
+    tarn_assert(i < TARNI_UNRETURNED && "as many as can wait at a time");
+  }
+  heap->unreturned[i] = plain;
+  heap->reserved_bytes += await_bytes(heap);
+  heap->quarantined_bytes += await_bytes(heap);
+  heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, tarni_held_bytes_locked(heap));
+  tarni_lock_release(&heap->lock);
+}
+
+static tarn_status await_return(tarn_heap *heap, tarn_ptr plain) {
+  const tarn_status status = tarni_port_plain_free(heap->port, plain);
+  if (status != TARN_OK) {
+    unreturned_put(heap, plain);
+  }
+  return status;
+}
+
 /* Plain memory is given back only when all work of the device is complete. */
 tarn_status tarni_device_await(tarn_heap *heap) {
-  tarn_ptr plain;
   if (tarni_capture_forbids()) {
     const tarni_facts facts = {.device = heap->port->device.name};
     return tarni_fail(TARN_CAPTURE, "tarn_heap_trim", &facts, "Try again after the capture.",
                       "the device cannot be waited for while a capture goes on");
   }
-  const uint64_t bytes = heap->is_fixed ? TARNI_GRANULE : heap->unit;
   TARNI_RELAXED(heap->port);
-  TARN_TRY(tarni_port_plain_alloc(heap->port, bytes, &plain));
-  return tarni_port_plain_free(heap->port, plain);
+  tarn_ptr plain = unreturned_take(heap);
+  if (plain == 0) {
+    TARN_TRY(tarni_port_plain_alloc(heap->port, await_bytes(heap), &plain));
+  }
+  return await_return(heap, plain);
 }
+
+tarn_status tarni_unreturned_reap(tarn_heap *heap) {
+  if (tarni_capture_forbids()) {
+    return TARN_OK;
+  }
+  TARNI_RELAXED(heap->port);
+  for (tarn_ptr plain = unreturned_take(heap); plain != 0; plain = unreturned_take(heap)) {
+    TARN_TRY(await_return(heap, plain));
+  }
+  return TARN_OK;
+}
+
+/* ---- All lanes ---- */
 
 tarn_status tarni_lanes_finish_grow(tarn_heap *heap) {
   const uint32_t n = lanes_count(heap);

@@ -45,6 +45,7 @@ enum {
   TARNI_SLAB_MIN_BYTES = 64 << 10,
   TARNI_ORDER_MAX = 4,   /* lanes that one extent may wait for; more are not merged */
   TARNI_FENCES = 4,      /* events that a lane has under way at most */
+  TARNI_UNRETURNED = 2,  /* who waits for the device holds lock DRIVER, or lock CAPTURE */
   TARNI_LANE_COMMON = 0, /* the lane of what is known to be complete: usable by all */
 };
 
@@ -208,12 +209,14 @@ typedef struct tarni_stack { /* free blocks of one class */
   _Atomic uint64_t frees;  /* and given back here */
 } tarni_stack;
 
-/* A free large block that a cache keeps: the youngest, if none was given back since it was placed.
- * It would come to lie at the same place again, so keeping it changes nothing but the time. */
+/* A free large block that a cache keeps, since it would come to lie at the same place again
+ * (free.c). The youngest is the one that the cache placed last, as long as it has given none back
+ * since; else 0. Its record may have become another block's meanwhile: what is freed is that one
+ * then. */
 typedef struct tarni_large {
   uint32_t granules;
   tarni_index extent;   /* 0: none is kept */
-  tarni_index youngest; /* the one that was placed last; 0: another was given back since. Owner */
+  tarni_index youngest; /* the owner's alone */
 } tarni_large;
 
 typedef struct tarni_cache {
@@ -384,8 +387,9 @@ struct tarn_heap {
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;
   uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes;
-  uint64_t quarantined_bytes;           /* of unfinished growths; part of reserved_bytes */
-  uint64_t used_bytes, used_peak_bytes; /* in slabs */
+  uint64_t quarantined_bytes; /* of unfinished growths, and unreturned; part of reserved_bytes */
+  tarn_ptr unreturned[TARNI_UNRETURNED]; /* taken to wait for the device (order.c) */
+  uint64_t used_bytes, used_peak_bytes;  /* in slabs */
   /* peaks since a scope of statistics last began or ended (scope_stats.c): */
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;
   uint64_t asleep_bytes; /* of chunks that have their place but no memory, until the heap wakes */

@@ -113,9 +113,9 @@ static void large_blocks(void) {
   CHECK_EQ(rig_stats(&r).misses, misses);
   CHECK_EQ(cache->large.extent, 0);
   CHECK_OK(rig_free(&r, &block, r.streams[0]));
-  CHECK(cache->large.extent != 0); /* still the youngest */
-  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
-  CHECK_EQ(cache->large.extent, 0); /* another was given back: all that is free is to be had */
+  CHECK(cache->large.extent != 0);                  /* still the youngest */
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0])); /* lower: this one is kept instead */
+  CHECK_EQ((uint64_t)cache->large.granules << TARNI_GRANULE_LOG2, 2u * MIB);
   CHECK_OK(rig_alloc(&r, 65 * MIB, r.streams[0], &block));
   CHECK_OK(rig_free(&r, &block, r.streams[0]));
   CHECK_EQ(cache->large.extent, 0); /* too large to be kept */
@@ -129,8 +129,14 @@ static void large_blocks_lie_low(void) {
   rig r;
   rig_block blocks[3], block;
   REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  CHECK_OK(rig_alloc(&r, 65 * MIB, r.streams[0], &blocks[0]));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[1]));
+  const tarn_ptr first = blocks[0].address;
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0])); /* the youngest, but no longer the lowest */
   for (int i = 0; i < 3; i++) {
     CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[i]));
+    CHECK(i != 0 || blocks[i].address == first);
     CHECK(i == 0 || blocks[i].address > blocks[i - 1].address);
   }
   const tarn_ptr lowest = blocks[0].address, highest = blocks[2].address;
@@ -154,6 +160,76 @@ static void large_blocks_lie_low(void) {
   CHECK_OK(rig_free(&r, &block, r.streams[0]));
   CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
   CHECK_OK(rig_free(&r, &other, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* Each block is freed once the next is there, as layers do: it lies lowest, and is kept. */
+static void large_blocks_in_a_chain(void) {
+  rig r;
+  rig_block blocks[2];
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  CHECK_OK(rig_alloc(&r, 6 * MIB, r.streams[0], &blocks[0]));
+  uint64_t misses = 0;
+  for (int i = 1; i < 20; i++) {
+    CHECK_OK(rig_alloc(&r, 6 * MIB, r.streams[0], &blocks[i % 2]));
+    CHECK_OK(rig_free(&r, &blocks[(i + 1) % 2], r.streams[0]));
+    misses = i == 2 ? rig_stats(&r).misses : misses;
+  }
+  CHECK_EQ(rig_stats(&r).misses, misses);
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* A block begun at an alignment is not where another of its size would begin. */
+static void aligned_blocks_are_not_kept(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  CHECK_OK(rig_alloc(&r, 6 * MIB, r.streams[0], &block)); /* room that the stream has freed */
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_OK(rig_alloc(&r, MIB + MIB / 4, r.streams[0], &block));
+  const tarn_ptr front = block.address;
+  tarn_ptr aligned = 0;
+  CHECK_OK(tarn_alloc_aligned(r.heap, MIB + MIB / 4, 2 * MIB, r.streams[0], &aligned));
+  CHECK_OK(tarn_free(r.heap, aligned, r.streams[0]));
+  rig_block other;
+  CHECK_OK(rig_alloc(&r, MIB + MIB / 4, r.streams[0], &other));
+  CHECK_EQ(other.address, front + MIB + MIB / 4);
+  CHECK_OK(rig_free(&r, &other, r.streams[0]));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static bool limit_raise(tarn_heap *heap, uint64_t bytes, void *user) {
+  (void)user;
+  return bytes != 0 && tarn_heap_set_limit(heap, 64 * MIB) == TARN_OK;
+}
+
+/* One is kept and the next was more than the heap might have, until its owner let it: that one is
+ * the youngest then, and the cache has no room for it. */
+static void one_large_block_is_kept(void) {
+  const tarn_heap_config config = {
+      .size = sizeof(config), .limit_bytes = 8 * MIB, .on_shortage = limit_raise};
+  rig r;
+  rig_block blocks[2];
+  REQUIRE(rig_open(&r, "sim:256M", &config, 1));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[0]));
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  const tarni_cache *cache = cache_of(&r, 0);
+  CHECK(cache->large.extent != 0);
+  CHECK_OK(rig_alloc(&r, 12 * MIB, r.streams[0], &blocks[1]));
+  CHECK(cache->large.extent != 0);
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[0]));
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  CHECK(cache->large.extent != 0);
+  CHECK_OK(rig_alloc(&r, 6 * MIB, r.streams[0], &blocks[1]));
+  CHECK_EQ(cache->large.extent, 0); /* another size was asked for */
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
   CHECK(rig_is_sound(&r));
   rig_close(&r);
 }
@@ -219,6 +295,9 @@ static const test_case cases[] = {
     {"emptied and filled", emptied_and_filled},
     {"large blocks", large_blocks},
     {"large blocks lie low", large_blocks_lie_low},
+    {"large blocks in a chain", large_blocks_in_a_chain},
+    {"aligned blocks are not kept", aligned_blocks_are_not_kept},
+    {"one large block is kept", one_large_block_is_kept},
     {"entering against revoking", enter_against_revoke},
 };
 

@@ -388,6 +388,33 @@ static void destroyed_without_being_retired(void) {
   tarn_device_close(r.device);
 }
 
+/* The same where what was taken to wait for everything cannot be given back: it is out of use until
+ * it can, and not lost. */
+static void waiting_loses_nothing(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 1));
+  tarn_stream stream;
+  REQUIRE_OK(tarn_stream_create(r.device, &stream));
+  CHECK_OK(rig_alloc(&r, 6 * MIB, stream, &block));
+  CHECK_OK(rig_free(&r, &block, stream));
+  CHECK_OK(tarn_stream_destroy(r.device, stream));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_PLAIN_FREE, 1, 2, 1));
+  for (int i = 0; i < 2; i++) {
+    CHECK(tarn_heap_destroy(r.heap, NULL) != TARN_OK);
+    CHECK_EQ(rig_state(&r).created_bytes, 8 * MIB);
+    CHECK_EQ(rig_stats(&r).reserved_bytes, 8 * MIB);
+    CHECK(rig_stats(&r).quarantined_bytes >= 2 * MIB);
+    CHECK(rig_is_sound(&r));
+  }
+  CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+  const size_t n_findings = r.n_findings;
+  CHECK_EQ(rig_state(&r).created_bytes, 0);
+  CHECK_OK(tarn_stream_destroy(r.device, r.streams[0]));
+  tarn_device_close(r.device);
+  CHECK_EQ(r.n_findings, n_findings);
+}
+
 /* ---- Default streams ---- */
 
 static void legacy_default_stream(void) {
@@ -468,6 +495,7 @@ static const test_case cases[] = {
     {"too many streams at once", too_many_streams_at_once},
     {"retiring what is not known", retiring_the_unknown},
     {"destroyed without being retired", destroyed_without_being_retired},
+    {"waiting loses nothing", waiting_loses_nothing},
     {"the legacy default stream", legacy_default_stream},
     {"per-thread default streams", per_thread_default_streams},
 };
