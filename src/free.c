@@ -48,15 +48,18 @@ static void large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
   cache->large.extent = index;
 }
 
-/* Whether large blocks are kept: not where streams share what is free as soon as it is. */
-static bool may_keep(const tarn_heap *heap, uint64_t size) {
+/* Whether a block is worth a look at where it lies: the next of its size is there already, so that
+ * one after it may be asked for. Not where streams share what is free as soon as it is. */
+static bool may_keep(const tarn_heap *heap, const tarni_cache *cache, uint64_t size) {
   const bool is_shared = heap->config.stealing == TARN_STEAL_ALWAYS && heap->n_lanes > 2;
-  return size <= FREE_LARGE_KEEP_MAX && !is_shared && !tarni_is_watched(heap);
+  return cache->large.youngest != 0 && heap->extents[cache->large.youngest].size == size &&
+         size <= FREE_LARGE_KEEP_MAX && !is_shared && !tarni_is_watched(heap);
 }
 
-/* A large block that is not the youngest, or not the only one. */
+/* A large block that is not the youngest, or not the only one: kept where it lies lowest. */
 static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
   tarni_lock_acquire(&heap->lock);
+  const bool may = may_keep(heap, cache, size);
   tarni_cache_drop_large_locked(heap, cache);
   const tarni_need need = {.lane = cache->lane,
                            .zone = 1,
@@ -64,7 +67,7 @@ static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index
                            .least = TARNI_GRANULE,
                            .alignment = tarni_large_alignment_locked(heap, size, TARNI_GRANULE),
                            .class_index = TARNI_CLASS_COUNT};
-  if (may_keep(heap, size) && tarni_chunk_is_lowest_locked(heap, &need, index)) {
+  if (may && tarni_chunk_is_lowest_locked(heap, &need, index)) {
     large_keep(cache, index, size);
   } else {
     tarni_cache_release_locked(heap, cache, index);

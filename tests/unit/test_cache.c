@@ -113,9 +113,9 @@ static void large_blocks(void) {
   CHECK_EQ(rig_stats(&r).misses, misses);
   CHECK_EQ(cache->large.extent, 0);
   CHECK_OK(rig_free(&r, &block, r.streams[0]));
-  CHECK(cache->large.extent != 0);                  /* still the youngest */
-  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0])); /* lower: this one is kept instead */
-  CHECK_EQ((uint64_t)cache->large.granules << TARNI_GRANULE_LOG2, 2u * MIB);
+  CHECK(cache->large.extent != 0); /* still the youngest */
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  CHECK_EQ(cache->large.extent, 0); /* another was given back: all that is free is to be had */
   CHECK_OK(rig_alloc(&r, 65 * MIB, r.streams[0], &block));
   CHECK_OK(rig_free(&r, &block, r.streams[0]));
   CHECK_EQ(cache->large.extent, 0); /* too large to be kept */
@@ -178,6 +178,37 @@ static void large_blocks_in_a_chain(void) {
   }
   CHECK_EQ(rig_stats(&r).misses, misses);
   CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* The next of its size is there, but there is room below, or room in front that joins it. */
+static void large_blocks_above_room(void) {
+  rig r;
+  rig_block blocks[4], next;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[i]));
+  }
+  const tarn_ptr second = blocks[1].address;
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[0]));
+  CHECK_OK(rig_free(&r, &blocks[3], r.streams[0])); /* above the second, which is free */
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[1]));
+  CHECK_EQ(blocks[1].address, second);
+  CHECK_OK(rig_free(&r, &blocks[2], r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 2 * MIB, r.streams[0], &blocks[1])); /* 10 MiB are free behind it */
+  CHECK_OK(rig_alloc(&r, 5 * MIB, r.streams[0], &blocks[2]));
+  CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 5 * MIB, r.streams[0], &next));
+  CHECK_OK(rig_free(&r, &blocks[2], r.streams[0])); /* behind 2 MiB that are free */
+  CHECK_OK(rig_alloc(&r, 5 * MIB, r.streams[0], &blocks[2]));
+  CHECK_EQ(blocks[2].address, second);
+  CHECK_OK(rig_free(&r, &next, r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[2], r.streams[0]));
   CHECK(rig_is_sound(&r));
   rig_close(&r);
 }
@@ -296,6 +327,7 @@ static const test_case cases[] = {
     {"large blocks", large_blocks},
     {"large blocks lie low", large_blocks_lie_low},
     {"large blocks in a chain", large_blocks_in_a_chain},
+    {"large blocks above room", large_blocks_above_room},
     {"aligned blocks are not kept", aligned_blocks_are_not_kept},
     {"one large block is kept", one_large_block_is_kept},
     {"entering against revoking", enter_against_revoke},
