@@ -25,7 +25,7 @@ typedef struct pair_column {
 enum {
   MAX_COLUMNS = 8,
   N_SIZES = 5,
-  WARM_CYCLES = 128, /* of the mix: by then tarn has nearly all the windows that it needs */
+  WARM_CYCLES = 256, /* of the mix: by then tarn has nearly all the windows that it needs */
 };
 static const uint64_t pair_sizes[N_SIZES] = {256, 4 << 10, 64 << 10, 1 << 20, 32 << 20};
 
