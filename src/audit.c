@@ -436,7 +436,8 @@ static tarn_status check_all(audit *sum) {
     TARN_TRY(compare("live bytes of exact scopes", heap->exact_live, sum->live));
   }
   return compare("physical bytes", stats.reserved_bytes - stats.captured_bytes + stats.asleep_bytes,
-                 sum->used + sum->free + sum->busy + heap->leaving_bytes + heap->quarantined_bytes);
+                 sum->used + sum->free + sum->busy + heap->leaving_bytes + heap->quarantined_bytes +
+                     heap->unreturned_bytes);
 }
 
 static tarn_status check_chunked_locked(tarn_heap *heap) {

@@ -129,5 +129,5 @@ tarn_status tarni_bucket_check_locked(tarn_heap *heap) {
   TARN_TRY(tarni_audit_compare("promised bytes", 0, buckets->promised_bytes));
   return tarni_audit_compare("physical bytes", stats.reserved_bytes - stats.captured_bytes,
                              stats.live_bytes + stats.cached_bytes + pending +
-                                 heap->quarantined_bytes);
+                                 heap->unreturned_bytes);
 }

@@ -137,16 +137,17 @@ tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need) {
   return found != 0 ? take_cut(heap, found, need) : 0;
 }
 
-/* Whether a block would be placed again where it lies, as far as memory is mapped: no room below it
- * fits, and none in front of it joins it. */
+/* Nothing that is free lies below and fits, nor in front, where it might join the block. Where its
+ * chunks would go once they are idle is not looked at: that is what keeping it saves. */
 bool tarni_chunk_is_lowest_locked(tarn_heap *heap, const tarni_need *need, tarni_index index) {
   const tarni_extent *block = tarni_extent_at(heap, index);
   const tarni_extent *before = &heap->extents[block->previous];
   const tarni_index found = find_met(heap, need);
   const bool has_front = block->previous != 0 && before->kind == TARNI_EXTENT_FREE &&
                          tarni_align_up(before->offset, need->alignment) < block->offset;
-  return !has_front && (found == 0 || tarni_align_up(heap->extents[found].offset, need->alignment) >
-                                          block->offset);
+  return tarni_is_aligned(block->offset, need->alignment) && !has_front &&
+         (found == 0 ||
+          tarni_align_up(heap->extents[found].offset, need->alignment) > block->offset);
 }
 
 /* The lowest extent that fits, whoever has freed it, unless its fences are lost. */
@@ -342,7 +343,7 @@ tarn_status tarni_chunk_reap_grow(tarn_heap *heap) {
     const tarni_index index = zombie_take_locked(heap);
     tarni_lock_release(&heap->lock);
     if (index == 0) {
-      return tarni_unreturned_reap(heap);
+      return TARN_OK;
     }
     TARN_TRY(zombie_bury(heap, index));
   }

@@ -400,7 +400,7 @@ tarn_status tarni_grants_reap_grow(tarn_heap *heap) {
     doomed_finish_locked(heap, index, held, status);
     tarni_lock_release(&heap->lock);
   }
-  return error.status == TARN_OK ? tarni_unreturned_reap(heap) : tarni_fail_again(&error);
+  return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
 }
 
 /* Sees to it that the end of every doomed grant can be seen. */

@@ -377,6 +377,7 @@ tarn_status tarni_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
     } while (heap->pending != NULL && tarni_fences_wait_grow(heap));
     status = heap->buckets != NULL ? tarni_bucket_trim_grow(heap, keep_bytes)
                                    : trim_chunks_grow(heap, keep_bytes);
+    status = status == TARN_OK ? tarni_unreturned_reap(heap) : status;
   }
   tarni_lock_release(&heap->grow);
   return status;

@@ -145,7 +145,7 @@ static inline bool tarni_is_legacy(tarn_stream stream) {
 tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream);
 /* Waits, on the host, for all work of the device. */
 tarn_status tarni_device_await(tarn_heap *heap);
-/* What that took and could not give back is given back. */
+/* What that took and could not give back is given back, which waits for the device. */
 tarn_status tarni_unreturned_reap(tarn_heap *heap);
 tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);
 /* Lanes whose streams were found to be captured are asked again. */
@@ -159,9 +159,9 @@ void tarni_lanes_close(tarn_heap *heap);
 /* ---- chunk.c: physical memory ---- */
 /* Finds an extent of `size` bytes for the lane that needs no driver call; BUSY, cut to size. */
 tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need);
-/* The same among what other lanes have freed, with the wait that it takes. */
-/* Whether a large block would come to lie where it does if it were given back and taken again. */
+/* Whether a large block lies below all that is free and fits. */
 bool tarni_chunk_is_lowest_locked(tarn_heap *heap, const tarni_need *need, tarni_index index);
+/* The first among what other lanes have freed, with the wait that it takes. */
 tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
 void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used);
 /* Memory on these units was given back in that order: chunks that are idle now go home. */
@@ -468,9 +468,9 @@ static inline void tarni_count_large_free(tarni_cache *cache, uint64_t size) {
 }
 
 /* ---- alloc.c, free.c: what watched calls come down to ---- */
-/* pre: bytes is not 0; alignment is a power of two up to 2 MiB. */
 /* Where a large block is best begun. */
 uint64_t tarni_large_alignment_locked(const tarn_heap *heap, uint64_t size, uint64_t least);
+/* pre: bytes is not 0; alignment is a power of two up to 2 MiB. */
 tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                               tarn_stream stream, tarn_ptr *block);
 /* pre: a live block begins at the offset; of a heap with buckets, any address. */

@@ -564,7 +564,7 @@ static uint64_t await_bytes(const tarn_heap *heap) {
   return heap->is_fixed ? TARNI_GRANULE : heap->unit;
 }
 
-/* One that could not be given back is out of use, and counts as such; 0: there is none. */
+/* One that could not be given back, which is out of use meanwhile; 0: there is none. */
 static tarn_ptr unreturned_take(tarn_heap *heap) {
   tarn_ptr found = 0;
   tarni_lock_acquire(&heap->lock);
@@ -572,8 +572,7 @@ static tarn_ptr unreturned_take(tarn_heap *heap) {
     found = heap->unreturned[i];
     heap->unreturned[i] = 0;
   }
-  heap->reserved_bytes -= found != 0 ? await_bytes(heap) : 0;
-  heap->quarantined_bytes -= found != 0 ? await_bytes(heap) : 0;
+  heap->unreturned_bytes -= found != 0 ? await_bytes(heap) : 0;
   tarni_lock_release(&heap->lock);
   return found;
 }
@@ -586,9 +585,7 @@ static void unreturned_put(tarn_heap *heap, tarn_ptr plain) {
     tarn_assert(i < TARNI_UNRETURNED && "as many as can wait at a time");
   }
   heap->unreturned[i] = plain;
-  heap->reserved_bytes += await_bytes(heap);
-  heap->quarantined_bytes += await_bytes(heap);
-  heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, tarni_held_bytes_locked(heap));
+  heap->unreturned_bytes += await_bytes(heap);
   tarni_lock_release(&heap->lock);
 }
 
@@ -600,30 +597,34 @@ static tarn_status await_return(tarn_heap *heap, tarn_ptr plain) {
   return status;
 }
 
-/* Plain memory is given back only when all work of the device is complete. */
-tarn_status tarni_device_await(tarn_heap *heap) {
-  if (tarni_capture_forbids()) {
-    const tarni_facts facts = {.device = heap->port->device.name};
-    return tarni_fail(TARN_CAPTURE, "tarn_heap_trim", &facts, "Try again after the capture.",
-                      "the device cannot be waited for while a capture goes on");
-  }
-  TARNI_RELAXED(heap->port);
-  tarn_ptr plain = unreturned_take(heap);
-  if (plain == 0) {
-    TARN_TRY(tarni_port_plain_alloc(heap->port, await_bytes(heap), &plain));
-  }
-  return await_return(heap, plain);
+static tarn_status await_refuse(const tarn_heap *heap) {
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_CAPTURE, "tarn_heap_trim", &facts, "Try again after the capture.",
+                    "the device cannot be waited for while a capture goes on");
 }
 
 tarn_status tarni_unreturned_reap(tarn_heap *heap) {
-  if (tarni_capture_forbids()) {
-    return TARN_OK;
-  }
-  TARNI_RELAXED(heap->port);
   for (tarn_ptr plain = unreturned_take(heap); plain != 0; plain = unreturned_take(heap)) {
+    if (tarni_capture_forbids()) {
+      unreturned_put(heap, plain);
+      return await_refuse(heap);
+    }
+    TARNI_RELAXED(heap->port);
     TARN_TRY(await_return(heap, plain));
   }
   return TARN_OK;
+}
+
+/* Plain memory is given back only when all work of the device is complete. */
+tarn_status tarni_device_await(tarn_heap *heap) {
+  if (tarni_capture_forbids()) {
+    return await_refuse(heap);
+  }
+  TARN_TRY(tarni_unreturned_reap(heap));
+  TARNI_RELAXED(heap->port);
+  tarn_ptr plain;
+  TARN_TRY(tarni_port_plain_alloc(heap->port, await_bytes(heap), &plain));
+  return await_return(heap, plain);
 }
 
 /* ---- All lanes ---- */

@@ -51,6 +51,7 @@ static tarn_status reset_grow(tarn_heap *heap) {
   TARN_TRY(reset_collect_grow(heap));
   TARN_TRY(heap->buckets != NULL ? tarni_bucket_trim_grow(heap, 0)
                                  : tarni_chunk_trim_grow(heap, 0));
+  TARN_TRY(tarni_unreturned_reap(heap));
   if (heap->reserved_bytes != 0) { /* somebody was faster */
     TARN_TRY(live_refuse(heap));
   }

@@ -387,7 +387,8 @@ struct tarn_heap {
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;
   uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes;
-  uint64_t quarantined_bytes; /* of unfinished growths, and unreturned; part of reserved_bytes */
+  uint64_t quarantined_bytes;            /* of unfinished growths; part of reserved_bytes */
+  uint64_t unreturned_bytes;             /* not part of them */
   tarn_ptr unreturned[TARNI_UNRETURNED]; /* taken to wait for the device (order.c) */
   uint64_t used_bytes, used_peak_bytes;  /* in slabs */
   /* peaks since a scope of statistics last began or ended (scope_stats.c): */
