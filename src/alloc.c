@@ -89,6 +89,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
   tarni_lock_acquire(&heap->lock);
   if (!tarni_shortage_is_beyond_locked(heap, size)) {
     tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */
+    tarni_tide_turn_locked(heap, cache);
   }
   need.alignment = tarni_large_alignment_locked(heap, size, alignment);
   tarni_index extent = tarni_chunk_ready_locked(heap, &need);

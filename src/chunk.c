@@ -34,6 +34,7 @@ void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, boo
   heap->used_bytes = is_used ? heap->used_bytes + size : heap->used_bytes - size;
   heap->used_peak_bytes = tarni_max(heap->used_peak_bytes, heap->used_bytes);
   heap->recent_used_peak = tarni_max(heap->recent_used_peak, heap->used_bytes);
+  tarni_tide_note_locked(heap);
   while (offset < end) {
     const tarni_index index = heap->units[tarni_unit_of(heap, offset)];
     tarn_assert(index != 0 && "a slab lies on chunks");

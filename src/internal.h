@@ -273,9 +273,10 @@ void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_inde
 /* Takes a block from the lane's bin or the common one; UINT32_MAX: there is none. */
 uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index);
 /* Gives slabs with no live block back as free extents: those of lanes [first, end), whose free
- * blocks are in bins or, of the first, in these stacks (NULL: none), which are the caller's. */
-void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
-                               tarni_stack *stacks);
+ * blocks are in bins or, of the first, in these stacks (NULL: none), which are the caller's.
+ * Returns how many. */
+uint32_t tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
+                                   tarni_stack *stacks);
 /* Empties a bin that was taken out of sight into a lane's. */
 void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
                              tarni_bin *bin);
@@ -287,6 +288,13 @@ void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
                               tarni_bin (*bins)[TARNI_CLASS_COUNT], bool are_complete);
 /* Moves all bins and free extents of a lane whose every ticket is complete to the common lane. */
 void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
+
+/* ---- tide.c: rounds of a program ---- */
+/* What is used has changed. */
+void tarni_tide_note_locked(tarn_heap *heap);
+/* A large block is to be found: at low water, what the cache and its lane keep is collected first.
+ * pre: the cache is the caller's, and it is outside of it. */
+void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache);
 
 /* ---- cache.c: threads' caches ---- */
 /* The one that this thread used last. Initial-exec: one load, also in the shared library. */

@@ -29,7 +29,7 @@ static tarn_status reset_collect_grow(tarn_heap *heap) {
   TARN_TRY(tarni_heap_settle_grow(heap));
   tarni_shortage_reap_grow(heap); /* blocks that several streams used, and retired streams' */
   tarni_lock_acquire(&heap->lock);
-  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
+  (void)tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
   tarni_lock_release(&heap->lock);
   return TARN_OK;
 }
@@ -59,6 +59,7 @@ static tarn_status reset_grow(tarn_heap *heap) {
   reset_fences_locked(heap);
   heap->reserved_peak_bytes = tarni_held_bytes_locked(heap);
   heap->used_peak_bytes = heap->used_bytes;
+  heap->tide = (tarni_tide){0};
   tarni_lock_release(&heap->lock);
   return tarni_fences_close(heap);
 }

@@ -96,7 +96,7 @@ static void collect_own(shortage *at) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_drop_large_locked(heap, at->cache);
-  tarni_slab_collect_locked(heap, at->cache->lane, at->cache->lane + 1, at->cache->stacks);
+  (void)tarni_slab_collect_locked(heap, at->cache->lane, at->cache->lane + 1, at->cache->stacks);
   tarni_lock_release(&heap->lock);
 }
 
@@ -104,7 +104,7 @@ static void collect_all(shortage *at) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
+  (void)tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
   tarni_lock_release(&heap->lock);
 }
 

@@ -203,8 +203,9 @@ static void stack_forget(tarn_heap *heap, const tarni_stack *stack) {
   }
 }
 
-static void slabs_release(tarn_heap *heap, tarni_index released) {
-  while (released != 0) {
+static uint32_t slabs_release(tarn_heap *heap, tarni_index released) {
+  uint32_t n = 0;
+  for (; released != 0; n++) {
     tarni_extent *slab = tarni_extent_at(heap, released);
     const tarni_index index = released;
     released = slab->link == index ? 0 : slab->link;
@@ -212,6 +213,7 @@ static void slabs_release(tarn_heap *heap, tarni_index released) {
     const tarni_order order = slab->order;
     tarni_slab_release_locked(heap, index, &order);
   }
+  return n;
 }
 
 /* Whether there are as many free blocks of a class as a slab has. */
@@ -224,8 +226,8 @@ static bool may_have_slab(const tarn_heap *heap, uint32_t class_index, tarni_ind
   return n >= tarni_slab_blocks(class_index);
 }
 
-static void collect_class(tarn_heap *heap, uint32_t class_index, tarni_index first, tarni_index end,
-                          tarni_stack *stack) {
+static uint32_t collect_class(tarn_heap *heap, uint32_t class_index, tarni_index first,
+                              tarni_index end, tarni_stack *stack) {
   tarni_index released = 0;
   stack_count(heap, first, stack);
   for (tarni_index lane = first; lane < end; lane++) {
@@ -239,18 +241,20 @@ static void collect_class(tarn_heap *heap, uint32_t class_index, tarni_index fir
   for (tarni_index lane = first; lane < end; lane++) {
     bin_forget(heap, &heap->lanes[lane].bins[class_index]);
   }
-  slabs_release(heap, released);
+  return slabs_release(heap, released);
 }
 
-void tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
-                               tarni_stack *stacks) {
+uint32_t tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
+                                   tarni_stack *stacks) {
+  uint32_t n = 0;
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
     tarni_stack none = {0};
     tarni_stack *stack = stacks != NULL ? &stacks[class_index] : &none;
     if (may_have_slab(heap, class_index, first, end, stack)) {
-      collect_class(heap, class_index, first, end, stack);
+      n += collect_class(heap, class_index, first, end, stack);
     }
   }
+  return n;
 }
 
 /* ---- Lanes that are done ---- */

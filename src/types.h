@@ -337,6 +337,15 @@ typedef struct tarni_buckets {
 
 /* ---- The heap ---- */
 
+typedef struct tarni_tide { /* of what is used (tide.c) */
+  bool is_ebb;              /* it falls */
+  bool is_collected;        /* in this ebb, when so much was used: */
+  uint64_t collected;
+  uint64_t turn;              /* the most of this flood, or the least of this ebb */
+  uint64_t low;               /* the least of the ebb before */
+  uint64_t n_blocks, n_slabs; /* large blocks since the last collecting, and slabs that it gave */
+} tarni_tide;
+
 enum { TARNI_TREE_VOID = 0 }; /* trees[0] of a zone; trees[1 + lane] hold what lanes have freed */
 
 typedef struct tarni_zone {
@@ -391,6 +400,7 @@ struct tarn_heap {
   uint64_t unreturned_bytes;             /* not part of them */
   tarn_ptr unreturned[TARNI_UNRETURNED]; /* taken to wait for the device (order.c) */
   uint64_t used_bytes, used_peak_bytes;  /* in slabs */
+  tarni_tide tide;
   /* peaks since a scope of statistics last began or ended (scope_stats.c): */
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;
   uint64_t asleep_bytes; /* of chunks that have their place but no memory, until the heap wakes */

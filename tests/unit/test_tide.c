@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Tides: at low water what caches keep is collected, so that the rounds of a program come to the
+ * same places; not at high water, not in a small heap, and not so often that it costs much. */
+#include "base/rng.h"
+#include "internal.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { MIB = 1 << 20, N_SMALL = 20, SMALL = 256 << 10, N_BLOCKS = 64 };
+
+/* Blocks of one slab each come and go, and stay in the cache. */
+static void keep_small(rig *r, int n) {
+  rig_block blocks[N_BLOCKS];
+  REQUIRE(n <= N_BLOCKS);
+  for (int i = 0; i < n; i++) {
+    CHECK_OK(rig_alloc(r, SMALL, r->streams[0], &blocks[i]));
+  }
+  for (int i = 0; i < n; i++) {
+    CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
+  }
+}
+
+/* What the caches keep when a large block of this size was just found. */
+static uint64_t cached_beside(rig *r, uint64_t bytes) {
+  rig_block block;
+  CHECK_OK(rig_alloc(r, bytes, r->streams[0], &block));
+  const uint64_t cached = rig_stats(r).cached_bytes;
+  CHECK_OK(rig_free(r, &block, r->streams[0]));
+  return cached;
+}
+
+/* High water: what is kept at its highest. */
+static uint64_t flood(rig *r) {
+  rig_block blocks[4];
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(rig_alloc(r, (uint64_t)50 * MIB, r->streams[0], &blocks[i]));
+  }
+  keep_small(r, N_SMALL);
+  const uint64_t cached = cached_beside(r, (uint64_t)12 * MIB);
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
+  }
+  return cached;
+}
+
+static void collects_at_low_water(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  rig_block base;
+  CHECK_OK(tarn_heap_reserve(r.heap, (uint64_t)400 * MIB)); /* a heap that grows collects, too */
+  keep_small(&r, N_SMALL);
+  CHECK_OK(rig_alloc(&r, (uint64_t)64 * MIB, r.streams[0], &base));
+  const uint64_t kept = (uint64_t)N_SMALL * SMALL;
+  CHECK_EQ(flood(&r), kept);
+  CHECK_EQ(cached_beside(&r, (uint64_t)10 * MIB), kept); /* how low it goes is not known yet */
+  CHECK_EQ(flood(&r), kept);
+  CHECK_EQ(cached_beside(&r, (uint64_t)10 * MIB), 0);
+  keep_small(&r, N_SMALL);
+  for (uint64_t i = 0; i < N_SMALL; i++) {                /* as many large blocks as it costs */
+    CHECK_EQ(cached_beside(&r, (9 - i % 2) * MIB), kept); /* but once in an ebb, */
+  }
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(rig_free(&r, &base, r.streams[0]));
+  CHECK_EQ(cached_beside(&r, (uint64_t)10 * MIB), 0); /* unless it goes lower */
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static void leaves_small_heaps_alone(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  for (int round = 0; round < 4; round++) {
+    rig_block block;
+    keep_small(&r, N_SMALL);
+    CHECK_OK(rig_alloc(&r, (uint64_t)(16 - round) * MIB, r.streams[0], &block));
+    CHECK_EQ(rig_stats(&r).cached_bytes, (uint64_t)N_SMALL * SMALL);
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  }
+  CHECK(rig_stats(&r).reserved_bytes <= (uint64_t)32 * MIB);
+  rig_close(&r);
+}
+
+/* Rounds of one large block and many slabs: making those again must stay rare. */
+static void costs_little(void) {
+  enum { N_ROUNDS = 100, N_SLABS = 40 };
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  int n_collected = 0;
+  for (int round = 0; round < N_ROUNDS; round++) {
+    rig_block block;
+    CHECK_OK(rig_alloc(&r, (uint64_t)(100 + round % 2) * MIB, r.streams[0], &block));
+    n_collected += round != 0 && rig_stats(&r).cached_bytes == 0;
+    keep_small(&r, N_SLABS);
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  }
+  CHECK(n_collected >= 2);
+  CHECK(n_collected <= 1 + N_ROUNDS / (N_SLABS / 2));
+  rig_close(&r);
+}
+
+/* A round of a program whose base stays: blocks of all sizes, the same ones in every round. */
+static void run_round(rig *r, uint64_t seed) {
+  tarni_rng rng = {seed};
+  rig_block blocks[N_BLOCKS] = {{0}};
+  uint64_t sum = 0;
+  for (int step = 0; step < 1500; step++) {
+    rig_block *block = &blocks[tarni_rng_below(&rng, N_BLOCKS)];
+    const bool is_large = tarni_rng_below(&rng, 3) == 0;
+    const uint64_t bytes = is_large ? (1 + tarni_rng_below(&rng, 60)) * (MIB / 4) * 5
+                                    : (1 + tarni_rng_below(&rng, 200)) * 4096;
+    if (block->address != 0) {
+      sum -= block->bytes;
+      CHECK_OK(rig_free(r, block, r->streams[0]));
+    } else if (sum + bytes <= (uint64_t)400 * MIB) {
+      CHECK_OK(rig_alloc(r, bytes, r->streams[0], block));
+      sum += block->bytes;
+    }
+  }
+  for (int i = 0; i < N_BLOCKS; i++) {
+    if (blocks[i].address != 0) {
+      CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
+    }
+  }
+}
+
+static void rounds_without_calls(void) {
+  uint64_t n_first = 0, n_fourth = 0;
+  for (uint64_t seed = 1; seed <= 8; seed++) {
+    rig r;
+    REQUIRE(rig_open(&r, "sim:2G", NULL, 1));
+    rig_block base;
+    CHECK_OK(rig_alloc(&r, (uint64_t)90 * MIB, r.streams[0], &base));
+    for (int round = 0; round < 4; round++) {
+      const uint64_t calls = rig_calls(&r);
+      run_round(&r, seed);
+      n_first += round == 0 ? rig_calls(&r) - calls : 0;
+      n_fourth += round == 3 ? rig_calls(&r) - calls : 0;
+    }
+    CHECK(rig_is_sound(&r));
+    CHECK_OK(rig_free(&r, &base, r.streams[0]));
+    rig_close(&r);
+  }
+  CHECK(n_fourth * 10 <= n_first);
+}
+
+static const test_case cases[] = {
+    {"at low water what caches keep is collected", collects_at_low_water},
+    {"a small heap is left alone", leaves_small_heaps_alone},
+    {"collecting stays rare where it costs more than what it is for", costs_little},
+    {"rounds of a program come to the same places", rounds_without_calls},
+};
+
+TEST_MAIN(cases)
