@@ -244,34 +244,33 @@ static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {
   return true;
 }
 
-/* A pending block for which a fence is missing; NULL: none. */
-static const tarni_uses *uses_unfenced_locked(const tarn_heap *heap) {
+/* A use by a pending block for which a fence is missing. False: there is none. */
+static bool use_unfenced_locked(const tarn_heap *heap, tarni_order_entry *use) {
   for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
     for (uint32_t i = 0; i < uses->n_lanes; i++) {
       const tarni_lane *lane = &heap->lanes[uses->lanes[i].lane];
       if (uses->lanes[i].ticket > lane->fenced && uses->lanes[i].ticket > lane->complete &&
           !lane->is_lost && !lane->is_retired) {
-        return uses;
+        *use = uses->lanes[i];
+        return true;
       }
     }
   }
-  return NULL;
+  return false;
 }
 
 static void fence_missing(tarn_heap *heap) {
   for (;;) {
+    tarni_order_entry use;
     tarni_lock_acquire(&heap->lock);
-    const tarni_uses *uses = uses_unfenced_locked(heap);
+    const bool is_missing = use_unfenced_locked(heap, &use);
     tarni_lock_release(&heap->lock);
-    if (uses == NULL) { /* pending ones leave only under heap->grow, which we hold */
+    if (!is_missing) {
       return;
     }
-    for (uint32_t i = 0; i < uses->n_lanes; i++) {
-      const tarni_order order = tarni_order_of(uses->lanes[i]);
-      if (!heap->lanes[uses->lanes[i].lane].is_lost &&
-          tarni_order_fence_grow(heap, &order) != TARN_OK) {
-        return;
-      }
+    const tarni_order order = tarni_order_of(use);
+    if (tarni_order_fence_grow(heap, &order) != TARN_OK) {
+      return;
     }
   }
 }
