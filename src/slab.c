@@ -3,7 +3,8 @@
  * Slabs: extents cut into equal blocks, and the lanes' bins of free blocks. A bin is a list through
  * heap->links, so that giving a block back needs no memory (I7). Blocks up to 64 KiB share a slab;
  * larger ones have one each. A slab does not know which of its blocks are free: that is counted
- * when slabs are collected, which happens only when the heap would have to grow.
+ * when slabs are collected, which happens when the heap would have to grow, and at low water
+ * (tide.c).
  *
  * Everything is under heap->lock. Knows nothing about threads. */
 #include <string.h>

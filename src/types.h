@@ -341,9 +341,9 @@ typedef struct tarni_tide { /* of what is used (tide.c) */
   bool is_ebb;              /* it falls */
   bool is_collected;        /* in this ebb, when so much was used: */
   uint64_t collected;
-  uint64_t turn;              /* the most of this flood, or the least of this ebb */
-  uint64_t low;               /* the least of the ebb before */
-  uint64_t n_blocks, n_slabs; /* large blocks since the last collecting, and slabs that it gave */
+  uint64_t turn;            /* the most of this flood, or the least of this ebb */
+  uint64_t low;             /* the least of the ebb before */
+  uint64_t n_blocks, price; /* large blocks since the last collecting, and before the next */
 } tarni_tide;
 
 enum { TARNI_TREE_VOID = 0 }; /* trees[0] of a zone; trees[1 + lane] hold what lanes have freed */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * Tides: at low water what caches keep is collected, so that the rounds of a program come to the
- * same places; not at high water, not in a small heap, and not so often that it costs much. */
+ * same places; not while use rises, not in a small heap, and not so often that it costs much. */
+#include <stdlib.h>
+
 #include "base/rng.h"
 #include "internal.h"
 #include "support/rig.h"
@@ -99,6 +101,50 @@ static void costs_little(void) {
   rig_close(&r);
 }
 
+/* Small blocks, of which one in each slab stays: collecting looks at all the others in vain.
+ * *n_collected: how often it did in so many rounds of a large block. */
+static void collect_in_vain(int n_small, int n_rounds, int *n_collected) {
+  rig r;
+  *n_collected = 0;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  tarn_ptr *blocks = calloc((size_t)n_small, sizeof(*blocks));
+  REQUIRE(blocks != NULL);
+  for (int i = 0; i < n_small; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 256, r.streams[0], &blocks[i]));
+  }
+  for (int i = 0; i < n_small; i++) {
+    if (i % 256 != 0) {
+      CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+    }
+  }
+  for (int round = 0; round < n_rounds; round++) {
+    tarn_ptr block;
+    CHECK_OK(tarn_alloc(r.heap, (uint64_t)(65 + round % 2) * MIB, r.streams[0], &block));
+    *n_collected += r.heap->tide.n_blocks == 0;
+    CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  }
+  for (int i = 0; i < n_small; i += 256) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+  }
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_heap_reset(r.heap)); /* and it knows no more of any tide */
+  CHECK_EQ(r.heap->tide.turn, 0);
+  CHECK_EQ(r.heap->tide.n_blocks, 0);
+  free(blocks);
+  rig_close(&r);
+}
+
+static void looks_at_little(void) {
+  int n;
+  collect_in_vain(500, 100, &n);
+  CHECK(n > 50);
+  collect_in_vain(4000, 220, &n); /* a large block for each 32 beyond 512 */
+  CHECK(n >= 1);
+  CHECK(n <= 1 + 220 / ((4000 - 4000 / 256 - 512) / 32));
+  collect_in_vain(40000, 100, &n);
+  CHECK_EQ(n, 0);
+}
+
 /* A round of a program whose base stays: blocks of all sizes, the same ones in every round. */
 static void run_round(rig *r, uint64_t seed) {
   tarni_rng rng = {seed};
@@ -148,7 +194,8 @@ static const test_case cases[] = {
     {"at low water what caches keep is collected", collects_at_low_water},
     {"a small heap is left alone", leaves_small_heaps_alone},
     {"collecting stays rare where it costs more than what it is for", costs_little},
-    {"rounds of a program come to the same places", rounds_without_calls},
+    {"few blocks are looked at in vain", looks_at_little},
+    {"the fourth round of a program makes few driver calls", rounds_without_calls},
 };
 
 TEST_MAIN(cases)
