@@ -2,14 +2,12 @@
  *
  * Tides: at low water what caches keep is collected, so that the rounds of a program come to the
  * same places; not while use rises, not in a small heap, and not so often that it costs much. */
-#include <stdlib.h>
-
 #include "base/rng.h"
 #include "internal.h"
 #include "support/rig.h"
 #include "support/test.h"
 
-enum { MIB = 1 << 20, N_SMALL = 20, SMALL = 256 << 10, N_BLOCKS = 64 };
+enum { MIB = 1 << 20, N_SMALL = 20, SMALL = 256 << 10, N_BLOCKS = 64, MOST_SMALL = 40000 };
 
 /* Blocks of one slab each come and go, and stay in the cache. */
 static void keep_small(rig *r, int n) {
@@ -107,8 +105,8 @@ static void collect_in_vain(int n_small, int n_rounds, int *n_collected) {
   rig r;
   *n_collected = 0;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
-  tarn_ptr *blocks = calloc((size_t)n_small, sizeof(*blocks));
-  REQUIRE(blocks != NULL);
+  static tarn_ptr blocks[MOST_SMALL];
+  REQUIRE(n_small <= MOST_SMALL);
   for (int i = 0; i < n_small; i++) {
     CHECK_OK(tarn_alloc(r.heap, 256, r.streams[0], &blocks[i]));
   }
@@ -130,7 +128,6 @@ static void collect_in_vain(int n_small, int n_rounds, int *n_collected) {
   CHECK_OK(tarn_heap_reset(r.heap)); /* and it knows no more of any tide */
   CHECK_EQ(r.heap->tide.turn, 0);
   CHECK_EQ(r.heap->tide.n_blocks, 0);
-  free(blocks);
   rig_close(&r);
 }
 
@@ -141,7 +138,7 @@ static void looks_at_little(void) {
   collect_in_vain(4000, 220, &n); /* a large block for each 32 beyond 512 */
   CHECK(n >= 1);
   CHECK(n <= 1 + 220 / ((4000 - 4000 / 256 - 512) / 32));
-  collect_in_vain(40000, 100, &n);
+  collect_in_vain(MOST_SMALL, 100, &n);
   CHECK_EQ(n, 0);
 }
 
