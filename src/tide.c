@@ -2,10 +2,10 @@
  *
  * Tides: what a program uses rises and falls, round by round. At low water, when the next block is
  * about to raise it, the free blocks that the caller's cache and its lane's bins keep are
- * collected: each round begins from the same state then, whatever the one before has left in the
- * caches, and comes to the same places and windows, which takes no driver call (place.c). Left
- * alone, small blocks would lie a little differently in every round, and so would all that has to
- * make room for them.
+ * collected: a round begins from much the same state then, whatever the one before has left in the
+ * caches, and finds the places and windows that it had, with no driver call (place.c). Left alone,
+ * small blocks would lie a little differently in every round, and so would all that has to make
+ * room for them.
  *
  * Low water is a use within a sixteenth of the peak of the last low water, where use turned. A turn
  * is seen once use has changed by as much, so smaller waves do not count. Collecting makes slabs
