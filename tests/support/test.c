@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/lsan_interface.h>
@@ -43,6 +44,17 @@ bool test_case_failed(void) {
 
 void test_skip(const char *reason) {
   skip_reason = reason;
+}
+
+bool test_has_addresses(uint64_t bytes) {
+  void *addresses =
+      mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (addresses == MAP_FAILED) {
+    test_skip("the process has too few addresses for it");
+    return false;
+  }
+  (void)munmap(addresses, bytes);
+  return true;
 }
 
 void test_note(const char *format, ...) {

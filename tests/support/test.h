@@ -20,6 +20,10 @@ int test_run(const test_case *cases, int count, int argc, char **argv);
 /* Marks the running case as skipped, with the reason. Return from the case after it. */
 void test_skip(const char *reason);
 
+/* Whether the process can have so many bytes of addresses in one piece: a sanitizer or valgrind
+ * leaves it few. If not, the running case is marked as skipped. */
+bool test_has_addresses(uint64_t bytes);
+
 /* The number of checks made so far, and whether the running case has failed. */
 uint64_t test_checks(void);
 bool test_case_failed(void);

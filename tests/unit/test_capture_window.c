@@ -135,7 +135,7 @@ static void measure_trace(const char *name) {
     return;
   }
   s.blocks = calloc(s.events.n_blocks + 1, sizeof(*s.blocks));
-  if (CHECK(s.blocks != NULL) && CHECK(find_step(&s)) && rig_open(&r, "sim:64G", NULL, 1)) {
+  if (CHECK(s.blocks != NULL) && CHECK(find_step(&s)) && rig_open(&r, "sim:28G", NULL, 1)) {
     measure_step(&r, &s);
     rig_close(&r);
   }

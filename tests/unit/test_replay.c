@@ -11,7 +11,7 @@
 #include "support/test.h"
 #include "tools/replay.h"
 
-enum { OUTPUT_CAPACITY = 1 << 16 };
+enum { OUTPUT_CAPACITY = 1 << 16, SMALL_DEVICE = 1 << 30 };
 
 static char output[OUTPUT_CAPACITY];
 static char trace_path[64];
@@ -78,7 +78,7 @@ static bool read_small(trace *t) {
 static void what_is_counted(void) {
   static replay_result result;
   trace t;
-  replay_plan plan = {.device = "sim", .seed = 3, .n_passes = 4};
+  replay_plan plan = {.device = "sim", .capacity_bytes = SMALL_DEVICE, .seed = 3, .n_passes = 4};
   REQUIRE(read_small(&t));
   CHECK_EQ(t.live_peak_bytes, 3145728 + 67108864);
   CHECK(replay_run("small", &t, &plan, &result));
@@ -108,7 +108,8 @@ static void what_is_counted(void) {
 static void statistics(void) {
   static replay_result result;
   trace t;
-  const replay_plan plan = {.device = "sim", .seed = 3, .n_passes = 2, .has_stats = true};
+  const replay_plan plan = {
+      .device = "sim", .capacity_bytes = SMALL_DEVICE, .seed = 3, .n_passes = 2, .has_stats = true};
   REQUIRE(read_small(&t));
   CHECK(replay_run("small", &t, &plan, &result));
   CHECK_STATUS(result.status, TARN_OK);
@@ -153,7 +154,7 @@ static void a_device_that_is_not_there(void) {
 static void fitting(void) {
   static replay_result result;
   trace t;
-  replay_plan plan = {.device = "sim", .seed = 1, .n_passes = 1};
+  replay_plan plan = {.device = "sim", .capacity_bytes = SMALL_DEVICE, .seed = 1, .n_passes = 1};
   uint64_t fit_bytes = 0;
   REQUIRE(read_small(&t));
   REQUIRE(replay_run("small", &t, &plan, &result) && result.status == TARN_OK);
