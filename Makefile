@@ -10,7 +10,7 @@ MAKEFLAGS += --no-print-directory
 RUN_COMMAND ?= build/tarn replay --repeat 3 --stealing always traces/*.trace.gz
 
 .PHONY: all run test test-release bench check install clean
-.PHONY: build dev asan tsan coverage fuzz test-asan test-tsan test-coverage test-clang
+.PHONY: build dev asan tsan coverage fuzz test-asan test-tsan test-coverage test-clang test-valgrind
 all: build
 
 # Each profile of cmake/profiles.cmake has its build folder; release has build/ itself.
@@ -40,6 +40,11 @@ test-clang:
 	@cmake -S . -B build-clang -DTARN_PROFILE=dev -DCMAKE_C_COMPILER=clang > /dev/null
 	@cmake --build build-clang -j $(JOBS)
 	cd build-clang && ctest --output-on-failure -j $(JOBS) -L 'unit|conform|sim|example' $(CTEST_ARGS)
+
+# The unit tests of the release build.
+test-valgrind: build
+	@scripts/setup valgrind
+	scripts/valgrind build
 
 bench: build
 	scripts/bench
