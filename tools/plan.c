@@ -115,8 +115,9 @@ static int read_arguments(const tool_command *command, int argc, char **argv,
   if (seconds != NULL && !read_seconds(seconds, &given->max_ns)) {
     return wrong_value("--seconds", seconds, "a number of seconds above 0");
   }
-  if (capacity != NULL && (!read_count(capacity, true, &rest, &given->capacity) || *rest != '\0')) {
-    return wrong_value("--capacity", capacity, "a number of bytes, such as 1048576 or 80G");
+  if (capacity != NULL && (!read_count(capacity, true, &rest, &given->capacity) || *rest != '\0' ||
+                           given->capacity == 0)) {
+    return wrong_value("--capacity", capacity, "a number of bytes above 0, such as 1048576 or 80G");
   }
   if (window != NULL && !read_window(window, &given->window_begin, &given->window_end)) {
     return wrong_value("--window", window, "of the form A:B with A below B");
@@ -197,7 +198,7 @@ static tarn_plan *plan_make(const tarn_plan_problem *problem, const plan_argumen
   size_t length = 0;
   char *text = plan_read_whole(given->load, &length);
   if (text != NULL && tarn_plan_load(problem, text, length, &plan) != TARN_OK) {
-    (void)tool_fail();
+    (void)fprintf(stderr, "tarn: %s: %s\n", given->load, tarn_last_message());
   }
   free(text);
   return plan;

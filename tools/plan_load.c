@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "plan.h"
 #include "trace.h"
@@ -26,28 +27,23 @@ static void clip_buffers(plan_job *job, uint64_t begin, uint64_t end) {
   job->count = n;
 }
 
-static bool load_trace(plan_job *job) {
-  char error[TRACE_ERROR];
-  trace events;
-  if (!trace_open(job->path, &events, error)) {
-    (void)fprintf(stderr, "tarn: %s\n", error);
-    return false;
-  }
-  job->count = events.n_blocks;
+/* The blocks of a trace; closes it. */
+static bool take_trace(plan_job *job, trace *events) {
+  job->count = events->n_blocks;
   job->buffers = calloc(job->count + 1, sizeof(*job->buffers));
   job->ids = calloc(job->count + 1, sizeof(*job->ids));
   const bool has_memory = job->buffers != NULL && job->ids != NULL;
-  for (size_t i = 0; i < events.n_events && has_memory; i++) {
-    const trace_event *event = &events.events[i];
+  for (size_t i = 0; i < events->n_events && has_memory; i++) {
+    const trace_event *event = &events->events[i];
     tarn_plan_buffer *buffer = &job->buffers[event->block];
     if (event->kind == TRACE_ALLOC) {
-      *buffer = (tarn_plan_buffer){.bytes = event->bytes, .begin = i, .end = events.n_events};
+      *buffer = (tarn_plan_buffer){.bytes = event->bytes, .begin = i, .end = events->n_events};
       job->ids[event->block] = event->block;
     } else {
       buffer->end = i;
     }
   }
-  trace_close(&events);
+  trace_close(events);
   if (!has_memory) {
     (void)fprintf(stderr, "tarn: out of memory for the blocks of %s\n", job->path);
   }
@@ -85,34 +81,53 @@ char *plan_read_whole(const char *path, size_t *length) {
   return text;
 }
 
-static bool load_table(plan_job *job) {
-  size_t length = 0;
-  char *text = plan_read_whole(job->path, &length);
-  if (text == NULL) {
-    return false;
-  }
+static bool load_table(plan_job *job, const char *text, size_t length) {
   const tarn_status status = tarn_plan_read(text, length, &job->buffers, &job->ids, &job->count);
-  free(text);
   if (status != TARN_OK) {
     (void)fprintf(stderr, "tarn: %s: %s\n", job->path, tarn_last_message());
   }
   return status == TARN_OK;
 }
 
-/* A table names its columns in its first line; a trace, packed or not, has no comma there. */
-static bool is_table(const char *path) {
-  char line[256] = "";
-  FILE *file = fopen(path, "rb");
-  if (file == NULL) {
-    return true; /* plan_read_whole says why */
+/* text NULL: the trace is packed, and its file is read again. */
+static bool load_trace(plan_job *job, const char *text, size_t length) {
+  char error[TRACE_ERROR];
+  trace events;
+  if (text != NULL ? !trace_parse(job->path, text, length, &events, error)
+                   : !trace_open(job->path, &events, error)) {
+    (void)fprintf(stderr, "tarn: %s\n", error);
+    return false;
   }
-  const bool has_line = fgets(line, sizeof(line), file) != NULL;
-  (void)fclose(file);
-  return has_line && (unsigned char)line[0] != 0x1f && strchr(line, ',') != NULL;
+  return take_trace(job, &events);
+}
+
+/* What a pipe gave cannot be read again. */
+static bool load_packed(plan_job *job) {
+  struct stat about;
+  if (stat(job->path, &about) == 0 && !S_ISREG(about.st_mode)) {
+    (void)fprintf(stderr, "tarn: %s is packed, and no file: unpack it first (zcat)\n", job->path);
+    return false;
+  }
+  return load_trace(job, NULL, 0);
+}
+
+/* A table names its columns in its first line; a trace has no comma there. */
+static bool is_table(const char *text, size_t length) {
+  const char *end = memchr(text, '\n', length);
+  return memchr(text, ',', end != NULL ? (size_t)(end - text) : length) != NULL;
 }
 
 bool plan_job_load(plan_job *job, uint64_t window_begin, uint64_t window_end) {
-  const bool is_loaded = is_table(job->path) ? load_table(job) : load_trace(job);
+  size_t length = 0;
+  char *text = plan_read_whole(job->path, &length);
+  if (text == NULL) {
+    return false;
+  }
+  const bool is_packed = length != 0 && (unsigned char)text[0] == 0x1f;
+  const bool is_loaded = is_packed                ? load_packed(job)
+                         : is_table(text, length) ? load_table(job, text, length)
+                                                  : load_trace(job, text, length);
+  free(text);
   if (is_loaded) {
     clip_buffers(job, window_begin, window_end);
   }

@@ -35,16 +35,38 @@ bool tool_has_colour(void) {
   return isatty(STDOUT_FILENO) != 0 && getenv("NO_COLOR") == NULL;
 }
 
+/* How many bytes the character of UTF-8 that begins here has; 0: none begins here. */
+static size_t utf8_length(const unsigned char *at) {
+  const size_t n = *at < 0x80                  ? 1
+                   : *at >= 0xc2 && *at < 0xe0 ? 2
+                   : *at >= 0xe0 && *at < 0xf0 ? 3
+                   : *at >= 0xf0 && *at < 0xf5 ? 4
+                                               : 0;
+  for (size_t i = 1; i < n; i++) {
+    if ((at[i] & 0xc0) != 0x80) {
+      return 0;
+    }
+  }
+  const bool is_wrong = (*at == 0xe0 && at[1] < 0xa0) || (*at == 0xed && at[1] > 0x9f) ||
+                        (*at == 0xf0 && at[1] < 0x90) || (*at == 0xf4 && at[1] > 0x8f);
+  return is_wrong ? 0 : n;
+}
+
+/* Names of files may be any bytes: what is no text becomes a question mark in a box. */
 void tool_json_text(const char *text) {
   (void)putchar('"');
-  for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
-    if (*at == '"' || *at == '\\') {
+  for (const unsigned char *at = (const unsigned char *)text; *at != '\0';) {
+    const size_t n = utf8_length(at);
+    if (n == 0) {
+      printf("\\ufffd");
+    } else if (*at == '"' || *at == '\\') {
       printf("\\%c", *at);
     } else if (*at < 0x20 || *at == 0x7f) {
       printf("\\u%04x", *at);
     } else {
-      (void)putchar(*at);
+      (void)fwrite(at, 1, n, stdout);
     }
+    at += n != 0 ? n : 1;
   }
   (void)putchar('"');
 }

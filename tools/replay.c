@@ -268,9 +268,19 @@ static bool read_heap(const replay_texts *texts, replay_plan *plan) {
   return is_read;
 }
 
+static bool read_capacity(const char *text, uint64_t *bytes) {
+  if (!tool_read_bytes(text, bytes)) {
+    return false;
+  }
+  if (*bytes == 0) {
+    (void)fprintf(stderr, "tarn: a capacity of 0 bytes holds nothing: --capacity 80G\n");
+  }
+  return *bytes != 0;
+}
+
 static bool read_options(const replay_texts *texts, replay_plan *plan) {
   return read_heap(texts, plan) &&
-         (texts->capacity == NULL || tool_read_bytes(texts->capacity, &plan->capacity_bytes)) &&
+         (texts->capacity == NULL || read_capacity(texts->capacity, &plan->capacity_bytes)) &&
          (texts->repeat == NULL || tool_read_number(texts->repeat, 1, 1000000, &plan->n_passes)) &&
          (texts->seed == NULL || tool_read_number(texts->seed, 0, UINT64_MAX, &plan->seed));
 }
