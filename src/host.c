@@ -82,15 +82,29 @@ tarn_status tarni_host_add_pool(tarn_pinned *pool, const tarni_port *device, uin
   return TARN_OK;
 }
 
-void tarni_host_remove_pool(const tarn_pinned *pool) {
-  tarni_lock_acquire(&host_lock);
-  host_range *range = first_range;
-  while (range != NULL && range->pool != pool) {
-    range = range->next;
+/* The link to a pool's range; what it links to is NULL where the pool has none. */
+static host_range **pool_link_locked(const tarn_pinned *pool) {
+  host_range **link = &first_range;
+  while (*link != NULL && (*link)->pool != pool) {
+    link = &(*link)->next;
   }
+  return link;
+}
+
+void *tarni_host_take_pool(const tarn_pinned *pool) {
+  tarni_lock_acquire(&host_lock);
+  host_range **link = pool_link_locked(pool);
+  host_range *range = *link;
+  *link = range != NULL ? range->next : NULL;
   tarni_lock_release(&host_lock);
-  if (range != NULL) {
-    range_remove(range);
+  return range;
+}
+
+void tarni_host_put_pool(void *taken) {
+  if (taken != NULL) {
+    tarni_lock_acquire(&host_lock);
+    range_add_locked(taken);
+    tarni_lock_release(&host_lock);
   }
 }
 

@@ -562,7 +562,10 @@ tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *op
 /* ---- host.c: host memory that is known to be pinned ---- */
 tarn_status tarni_host_add_pool(tarn_pinned *pool, const tarni_port *device, uint64_t first,
                                 uint64_t bytes);
-void tarni_host_remove_pool(const tarn_pinned *pool);
+/* Forgets a pool that goes, before it goes. What is returned is freed then or, where it stays, put
+ * back: that needs no memory. */
+void *tarni_host_take_pool(const tarn_pinned *pool);
+void tarni_host_put_pool(void *taken);
 
 /* ---- pinned.c: heaps of the host's memory ---- */
 tarn_heap *tarni_pinned_heap(tarn_pinned *pool);
@@ -613,6 +616,13 @@ static inline bool tarni_captures_announced(tarn_heap *heap) {
 /* Physical memory of the heap and of its captures: what the limit is for. */
 static inline uint64_t tarni_held_bytes_locked(const tarn_heap *heap) {
   return heap->reserved_bytes + heap->captured_bytes;
+}
+
+/* What is held has grown: the peaks of the heap and of open scopes. */
+static inline void tarni_held_note_locked(tarn_heap *heap) {
+  const uint64_t held = tarni_held_bytes_locked(heap);
+  heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, held);
+  heap->recent_reserved_peak = tarni_max(heap->recent_reserved_peak, held);
 }
 
 /* ---- stats.c: what was counted ---- */

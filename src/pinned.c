@@ -181,8 +181,13 @@ tarn_status tarn_pinned_destroy(tarn_pinned *pool, uint64_t *n_live) {
     return TARN_OK;
   }
   TARN_TRY(tarni_heap_given(pool->heap, "tarn_pinned_destroy"));
-  tarni_host_remove_pool(pool);
-  TARN_TRY(host_status(tarn_heap_destroy(pool->heap, n_live)));
+  void *taken = tarni_host_take_pool(pool); /* nobody may ask a pool that goes */
+  const tarn_status status = host_status(tarn_heap_destroy(pool->heap, n_live));
+  if (status != TARN_OK) {
+    tarni_host_put_pool(taken);
+    return status;
+  }
+  free(taken);
   free(pool);
   return TARN_OK;
 }

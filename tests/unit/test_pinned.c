@@ -577,7 +577,23 @@ static void node(void) {
   CHECK_OK(tarn_pinned_destroy(pool, NULL));
 }
 
+/* A pool that the driver does not let go stays what it was, and goes the next time. */
+static void destroyed_at_the_second_try(void) {
+  rig r;
+  tarn_pinned *pool = pool_open(&r, NULL, 0);
+  void *block = NULL;
+  REQUIRE(pool != NULL);
+  CHECK_OK(tarn_pinned_alloc(pool, 4096, &block));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_HOST_UNREGISTER, 1, 0, 801));
+  CHECK(tarn_pinned_destroy(pool, NULL) != TARN_OK);
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+  CHECK(tarn_host_is_pinned(r.device, block, 4096));
+  CHECK_OK(tarn_pinned_free(pool, block));
+  pool_close(&r, pool);
+}
+
 static const test_case cases[] = {
+    {"destroyed at the second try", destroyed_at_the_second_try},
     {"sizes", sizes},
     {"contents", contents},
     {"aligned", aligned},
