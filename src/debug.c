@@ -484,13 +484,24 @@ tarn_status tarni_debug_free(tarn_heap *heap, uint64_t offset, tarn_stream strea
                                           : free_at_once(heap, record, stream);
 }
 
+/* Freed inside a capture: nothing can be looked at or filled then, and the memory becomes somebody
+ * else's without a call of this file. */
+void tarni_debug_forget_locked(tarn_heap *heap, uint64_t offset) {
+  debug_record **link = heap->debug != NULL ? record_link(heap, offset) : NULL;
+  debug_record *record = link != NULL ? *link : NULL;
+  if (record != NULL && !record->is_freed) {
+    *link = record->next;
+    record_free(record);
+  }
+}
+
 /* ---- The whole heap ---- */
 
 static bool record_is_live(tarn_heap *heap, const debug_record *record) {
   tarni_block block = {0};
   tarni_lock_acquire(&heap->lock);
-  const bool is =
-      !record->is_freed && tarni_block_find_locked(heap, record->offset, &block) && block.is_live;
+  const bool is = !record->is_freed && tarni_block_find_locked(heap, record->offset, &block) &&
+                  block.is_live && block.offset == record->offset;
   tarni_lock_release(&heap->lock);
   return is;
 }

@@ -30,6 +30,8 @@ void tarni_debug_describe_locked(const tarn_heap *heap, uint64_t offset, char *t
                                  size_t capacity);
 /* The same about the largest block that is still live at the heap's end; its memory may be gone. */
 void tarni_debug_leaks(const tarn_heap *heap, tarn_ptr base, char *text, size_t capacity);
+/* The block is free by another way: nothing is known of it any more. */
+void tarni_debug_forget_locked(tarn_heap *heap, uint64_t offset);
 /* What was asked for; 0: it is not known. */
 uint64_t tarni_debug_requested_locked(const tarn_heap *heap, uint64_t offset);
 /* The stack of the allocation. */

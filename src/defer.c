@@ -7,6 +7,7 @@
  * that they go through: heap->lock. */
 #include "arena.h"
 #include "base/bits.h"
+#include "debug.h"
 
 /* ---- Large blocks: slabs of one, or grants ---- */
 
@@ -66,6 +67,7 @@ bool tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t off
   if (bytes == 0) {
     return false;
   }
+  tarni_debug_forget_locked(heap, offset);
   tarni_scopes_note_locked(heap, 0, bytes);
   heap->pending_bytes += bytes;
   to->n_blocks++;
