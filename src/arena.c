@@ -105,6 +105,11 @@ static tarn_status arena_open(tarn_arena *arena, const tarn_arena_config *config
 
 tarn_status tarni_arena_make(tarn_heap *heap, const tarn_arena_config *config,
                              const char *operation, tarn_arena **out) {
+  if (heap->care.is_secure) {
+    return tarni_fail(TARN_UNSUPPORTED, operation, NULL, "Capture with another heap.",
+                      "a secure heap has no captures: nothing would clear what a graph leaves in "
+                      "its memory");
+  }
   tarn_arena *arena = calloc(1, sizeof(*arena));
   if (arena == NULL) {
     return tarni_fail(TARN_HOST_MEMORY, operation, NULL, "Free some host memory.",
@@ -128,19 +133,23 @@ tarn_status tarni_arena_make(tarn_heap *heap, const tarn_arena_config *config,
 
 /* ---- Growing ---- */
 
+/* operation NULL: an allocation inside a capture. */
 static tarn_status grow_fail(const tarn_arena *arena, tarn_status status, uint64_t end,
-                             const char *cause) {
+                             const char *operation, const char *cause) {
   const tarn_heap *heap = arena->heap;
+  const uint64_t held = tarni_min(arena->mapped, arena->limit);
   const tarni_facts facts = {.device = heap->port->device.name,
-                             .requested_bytes = end - arena->mapped,
-                             .available_bytes = arena->limit - arena->mapped};
+                             .requested_bytes = end - tarni_min(end, arena->mapped),
+                             .available_bytes = arena->limit - held};
+  const bool is_inside = operation == NULL;
   return tarni_fail(
-      status, "tarn_alloc", &facts,
-      "Free blocks inside the capture, raise the limits, or have memory made before it begins "
-      "(reserve_bytes).",
-      "a capture needs %llu bytes; its arena holds %llu of at most %llu, and there %s",
-      (unsigned long long)end, (unsigned long long)arena->mapped, (unsigned long long)arena->limit,
-      cause);
+      status, is_inside ? "tarn_alloc" : operation, &facts,
+      is_inside ? "Free blocks inside the capture, raise the limits, or have memory made before it "
+                  "begins (reserve_bytes)."
+                : "Ask for less, free blocks, or raise the limits.",
+      "%s %llu bytes; its arena holds %llu of at most %llu, and there %s",
+      is_inside ? "a capture needs" : "a capture is to have", (unsigned long long)end,
+      (unsigned long long)arena->mapped, (unsigned long long)arena->limit, cause);
 }
 
 /* Counts memory against the heap's limit before it is made. */
@@ -150,7 +159,7 @@ static bool budget_take(tarn_heap *heap, uint64_t bytes) {
   const bool fits = bytes <= heap->limit_bytes - tarni_min(heap->limit_bytes, held);
   if (fits) {
     heap->captured_bytes += bytes;
-    heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, tarni_held_bytes_locked(heap));
+    tarni_held_note_locked(heap);
   }
   tarni_lock_release(&heap->lock);
   return fits;
@@ -207,7 +216,7 @@ static tarn_status chunk_drop(tarn_arena *arena) {
   return TARN_OK;
 }
 
-static tarn_status chunk_add(tarn_arena *arena, uint64_t size) {
+static tarn_status chunk_add(tarn_arena *arena, uint64_t size, const char *operation) {
   tarn_heap *heap = arena->heap;
   if (!chunks_room(arena)) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
@@ -216,15 +225,15 @@ static tarn_status chunk_add(tarn_arena *arena, uint64_t size) {
   if (!budget_take(heap, size)) {
     const bool is_device = heap->limit_bytes >= heap->port->device.total_bytes;
     return grow_fail(arena, is_device ? TARN_DEVICE_MEMORY : TARN_LIMIT, arena->mapped + size,
-                     "is no room below the heap's limit");
+                     operation, "is no room below the heap's limit");
   }
   tarni_arena_chunk chunk = {.offset = arena->mapped, .size = size};
   const tarn_status status = tarni_port_create(heap->port, size, &chunk.handle);
   if (status != TARN_OK) {
     budget_give(heap, size);
-    return status == TARN_DEVICE_MEMORY
-               ? grow_fail(arena, status, arena->mapped + size, "is no more on the device")
-               : status;
+    return status == TARN_DEVICE_MEMORY ? grow_fail(arena, status, arena->mapped + size, operation,
+                                                    "is no more on the device")
+                                        : status;
   }
   arena->chunks[arena->n_chunks++] = chunk;
   const tarn_status readied = chunk_ready(arena, &arena->chunks[arena->n_chunks - 1]);
@@ -241,13 +250,13 @@ static bool is_shortage(tarn_status status) {
   return status == TARN_DEVICE_MEMORY || status == TARN_LIMIT;
 }
 
-tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end) {
+tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *operation) {
   const uint64_t unit = arena->heap->unit;
+  if (end > arena->limit) { /* also where the last chunk goes beyond it */
+    return grow_fail(arena, TARN_DEVICE_MEMORY, end, operation, "is no room for that");
+  }
   if (end <= arena->mapped) {
     return TARN_OK;
-  }
-  if (end > arena->limit) {
-    return grow_fail(arena, TARN_DEVICE_MEMORY, end, "is no room for that");
   }
   if (arena->n_chunks != 0 && arena->chunks[arena->n_chunks - 1].state != TARNI_CHUNK_READY) {
     TARN_TRY(chunk_ready(arena, &arena->chunks[arena->n_chunks - 1]));
@@ -260,9 +269,9 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end) {
   const uint64_t room = tarni_align_up(arena->limit, unit) - arena->mapped;
   const uint64_t wish =
       tarni_min(tarni_max(least, tarni_min(share, ARENA_CHUNK_MAX)), tarni_max(room, least));
-  tarn_status status = chunk_add(arena, wish);
+  tarn_status status = chunk_add(arena, wish, operation);
   if (is_shortage(status) && wish > least) {
-    status = chunk_add(arena, least);
+    status = chunk_add(arena, least, operation);
   }
   return status;
 }
@@ -290,7 +299,8 @@ void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane) {
  * then, and what it is given now is recorded, not done. */
 static bool was_fenced(tarn_heap *heap, tarn_stream stream) {
   const tarn_capture *capture = tarni_capture_freeing_held(heap, stream);
-  return capture != NULL && capture->stream == stream && !capture->config.is_adopted;
+  return capture != NULL && capture->stream == stream && !tarni_capture_is_anothers(capture) &&
+         !capture->config.is_adopted;
 }
 
 void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fresh) {
@@ -499,24 +509,24 @@ static tarn_status arena_given(const tarn_arena *arena, const char *operation) {
 }
 
 /* Memory ahead: here the heap may still give back what it does not need. */
-tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes) {
+tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes, const char *operation) {
   tarn_heap *heap = arena->heap;
   if (bytes > arena->limit) {
     const tarni_facts facts = {.device = heap->port->device.name,
                                .requested_bytes = bytes,
                                .available_bytes = arena->limit};
-    return tarni_fail(TARN_LIMIT, "tarn_arena_create", &facts, "Reserve less, or raise the limit.",
+    return tarni_fail(TARN_LIMIT, operation, &facts, "Reserve less, or raise the limit.",
                       "%llu bytes are more than the arena's limit of %llu",
                       (unsigned long long)bytes, (unsigned long long)arena->limit);
   }
-  tarn_status status = tarni_arena_grow_held(arena, bytes);
+  tarn_status status = tarni_arena_grow_held(arena, bytes, operation);
   if (is_shortage(status) && !tarni_capture_forbids()) {
     const uint64_t missing = tarni_align_up(bytes - arena->mapped, heap->unit);
     tarni_lock_acquire(&heap->lock);
     const uint64_t keep = heap->reserved_bytes - tarni_min(heap->reserved_bytes, missing);
     tarni_lock_release(&heap->lock);
     TARN_TRY(tarni_heap_trim(heap, keep));
-    status = tarni_arena_grow_held(arena, bytes);
+    status = tarni_arena_grow_held(arena, bytes, operation);
   }
   return status;
 }
@@ -534,10 +544,11 @@ tarn_status tarn_arena_create(tarn_heap *heap, const tarn_arena_config *config, 
     TARN_TRY(tarni_struct_in(config, &known, sizeof(known), operation));
   }
   tarn_arena *arena = NULL;
+  TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
   tarn_status status = tarni_arena_make(heap, &known, operation, &arena);
   if (status == TARN_OK && known.memory == 0) {
-    status = tarni_arena_reserve_held(arena, known.reserve_bytes);
+    status = tarni_arena_reserve_held(arena, known.reserve_bytes, operation);
   }
   if (arena != NULL) {
     arena->is_owned = status == TARN_OK;
@@ -559,6 +570,7 @@ tarn_status tarn_arena_destroy(tarn_arena *arena) {
   }
   TARN_TRY(arena_given(arena, "tarn_arena_destroy"));
   tarn_heap *heap = arena->heap;
+  TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
   arena->is_owned = false;
   (void)tarni_arenas_reap_held(heap); /* what cannot go now goes later */
@@ -647,6 +659,7 @@ static tarn_status arena_sleep(tarn_arena *arena, bool keep) {
 tarn_status tarn_arena_sleep(tarn_arena *arena, bool keep) {
   static const char operation[] = "tarn_arena_sleep";
   TARN_TRY(arena_given(arena, operation));
+  TARNI_PAYS(&arena->heap->calls);
   tarni_lock_acquire(&arena->heap->capture);
   tarn_status status = TARN_OK;
   if (arena->space == 0) {
@@ -665,15 +678,19 @@ tarn_status tarn_arena_sleep(tarn_arena *arena, bool keep) {
 }
 
 tarn_status tarn_arena_wake(tarn_arena *arena) {
-  TARN_TRY(arena_given(arena, "tarn_arena_wake"));
+  static const char operation[] = "tarn_arena_wake";
+  TARN_TRY(arena_given(arena, operation));
+  TARNI_PAYS(&arena->heap->calls);
   tarni_lock_acquire(&arena->heap->capture);
   tarn_status status = TARN_OK;
   if (arena->is_asleep) {
-    status = arena->saved != NULL ? tarni_capture_allows("tarn_arena_wake") : TARN_OK;
+    status = arena->saved != NULL ? tarni_capture_allows(operation) : TARN_OK;
     if (status == TARN_OK && arena->saved != NULL) {
       status = tarni_legacy_check(arena->heap, NULL);
     }
-    status = status == TARN_OK ? tarni_arena_grow_held(arena, arena->slept) : status;
+    status = status == TARN_OK
+                 ? tarni_arena_grow_held(arena, tarni_min(arena->slept, arena->limit), operation)
+                 : status;
     if (status == TARN_OK && arena->saved != NULL) {
       TARNI_RELAXED(arena->heap->port);
       status = tarni_port_copy_sync(arena->heap->port, arena->base, (uintptr_t)arena->saved,

@@ -41,7 +41,8 @@ typedef struct tarni_piece {
 typedef struct tarni_piece_uses {
   struct tarni_piece_uses *next;
   tarn_stream stream;
-  tarni_index lane; /* TARNI_LANE_COMMON: the stream was being captured then */
+  const void *thread; /* whose stream it is, where each thread has its own; else NULL */
+  tarni_index lane;   /* TARNI_LANE_COMMON: the stream was being captured then */
 } tarni_piece_uses;
 
 typedef enum tarni_arena_chunk_state {
@@ -143,6 +144,11 @@ struct tarn_capture {
   tarn_capture *next_strict;
 };
 
+/* Whether the capture's stream is another thread's default stream, which cannot be named here. */
+static inline bool tarni_capture_is_anothers(const tarn_capture *capture) {
+  return capture->stream == TARNI_STREAM_PER_THREAD && capture->thread != tarni_thread();
+}
+
 /* ---- Graphs ---- */
 
 struct tarn_graph {
@@ -174,9 +180,9 @@ struct tarn_layout {
 tarn_status tarni_arena_make(tarn_heap *heap, const tarn_arena_config *config,
                              const char *operation, tarn_arena **out);
 /* Sees to it that there is memory up to `end`. Legal in any capture. */
-tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end);
+tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *operation);
 /* The same ahead of a capture, where the heap may trim for it. */
-tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes);
+tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes, const char *operation);
 /* Gives the memory behind `end` back, where a whole chunk lies there. pre: nothing uses it. */
 tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end);
 /* Notes that work which the stream was given so far uses the arena's memory. is_fresh: a block that

@@ -12,14 +12,9 @@
 
 /* ---- Which capture a stream is in ---- */
 
-/* Whether the capture's stream is another thread's default stream, which cannot be named here. */
-static bool is_anothers(const tarn_capture *capture) {
-  return capture->stream == TARNI_STREAM_PER_THREAD && capture->thread != tarni_thread();
-}
-
 /* A capture whose id could not be asked for when it began. */
 tarn_status tarni_capture_id_held(tarn_capture *capture) {
-  if (capture->id != 0 || is_anothers(capture)) {
+  if (capture->id != 0 || tarni_capture_is_anothers(capture)) {
     return TARN_OK;
   }
   tarni_capture_state state;
@@ -39,7 +34,7 @@ tarn_status tarni_capture_state_of(tarn_heap *heap, tarn_stream stream,
 static tarn_status capture_goes_on(tarn_capture *capture, bool *goes_on) {
   tarni_capture_state state;
   *goes_on = true;
-  if (is_anothers(capture)) {
+  if (tarni_capture_is_anothers(capture)) {
     return TARN_OK; /* its own thread will find out */
   }
   TARN_TRY(tarni_capture_id_held(capture));
@@ -211,8 +206,9 @@ static tarn_status capture_reserve_held(const tarn_capture *capture) {
     TARN_TRY(tarn_plan_get_info(capture->config.layout->plan, &info));
     bytes = tarni_max(bytes, info.height);
   }
-  return bytes <= capture->arena->mapped ? TARN_OK
-                                         : tarni_arena_reserve_held(capture->arena, bytes);
+  return bytes <= capture->arena->mapped
+             ? TARN_OK
+             : tarni_arena_reserve_held(capture->arena, bytes, "tarn_capture_begin");
 }
 
 /* What the stream has freed so far gets its fence now: inside the capture it cannot. */
@@ -527,6 +523,7 @@ tarn_status tarn_capture_end(tarn_capture **out, tarn_graph **graph) {
   tarn_capture *capture = *out;
   tarn_heap *heap = capture->heap;
   bool is_over = false;
+  TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
   const tarn_status status =
       capture->config.is_adopted ? adopted_end_held(capture) : driver_end_held(capture, &is_over);
@@ -553,6 +550,7 @@ tarn_status tarn_capture_abort(tarn_capture **out) {
   tarn_heap *heap = capture->heap;
   bool is_over = true;
   tarn_status status = TARN_OK;
+  TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
   if (!capture->config.is_adopted) {
     status = driver_end_held(capture, &is_over);

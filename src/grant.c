@@ -242,8 +242,7 @@ static void count_held_locked(tarn_heap *heap, uint64_t bytes) {
   heap->used_bytes += bytes;
   heap->used_peak_bytes = tarni_max(heap->used_peak_bytes, heap->used_bytes);
   heap->recent_used_peak = tarni_max(heap->recent_used_peak, heap->used_bytes);
-  heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, tarni_held_bytes_locked(heap));
-  heap->recent_reserved_peak = tarni_max(heap->recent_reserved_peak, heap->reserved_bytes);
+  tarni_held_note_locked(heap);
 }
 
 /* A grant that could neither be made nor undone: doomed, with what there is of it. */

@@ -143,6 +143,7 @@ static tarn_status graph_given(const tarn_graph *graph, const char *operation) {
 
 tarn_status tarn_graph_launch(tarn_graph *graph, tarn_stream stream) {
   TARN_TRY(graph_given(graph, "tarn_graph_launch"));
+  TARNI_PAYS(&graph->heap->calls);
   tarni_lock_acquire(&graph->heap->capture);
   const tarn_status status = graph_launch_held(graph, stream);
   tarni_lock_release(&graph->heap->capture);
@@ -168,6 +169,7 @@ static tarn_status graph_launched_held(tarn_graph *graph, tarn_stream stream) {
 
 tarn_status tarn_graph_launched(tarn_graph *graph, tarn_stream stream) {
   TARN_TRY(graph_given(graph, "tarn_graph_launched"));
+  TARNI_PAYS(&graph->heap->calls);
   tarni_lock_acquire(&graph->heap->capture);
   const tarn_status status = graph_launched_held(graph, stream);
   tarni_lock_release(&graph->heap->capture);
@@ -183,6 +185,7 @@ tarn_status tarn_graph_hold(tarn_graph *graph, tarn_ptr block, tarn_stream strea
   if (!tarni_block_is_live(heap, offset)) {
     return tarni_block_refuse(heap, block, "tarn_graph_hold");
   }
+  TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
   tarni_index lane;
   bool is_added = true;
@@ -288,6 +291,7 @@ tarn_status tarn_graph_destroy(tarn_graph *graph) {
   }
   TARN_TRY(graph_given(graph, "tarn_graph_destroy"));
   tarn_heap *heap = graph->heap;
+  TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
   graph->is_gone = true;
   tarni_captures_reap_held(heap);

@@ -455,8 +455,7 @@ static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
     chunk_settle_locked(heap, plan, &plan->chunks[i]);
   }
-  heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, tarni_held_bytes_locked(heap));
-  heap->recent_reserved_peak = tarni_max(heap->recent_reserved_peak, heap->reserved_bytes);
+  tarni_held_note_locked(heap);
   tarn_assert(plan->n_pieces != 0);
   const tarni_index whole = plan->pieces[0].extent;
   for (uint32_t i = 1; i < plan->n_pieces; i++) {

@@ -35,7 +35,7 @@ static void peaks_fold_locked(tarn_heap *heap) {
       scope->live_peak = tarni_max(scope->live_peak, heap->recent_live_peak);
     }
   }
-  heap->recent_reserved_peak = heap->reserved_bytes;
+  heap->recent_reserved_peak = tarni_held_bytes_locked(heap);
   heap->recent_used_peak = heap->used_bytes;
   heap->recent_live_peak = heap->exact_live;
 }

@@ -260,7 +260,7 @@ static void chunk_account(tarn_heap *heap, tarni_index index, tarni_chunk handle
   chunk->handle = handle;
   heap->reserved_bytes = handle != 0 ? heap->reserved_bytes + bytes : heap->reserved_bytes - bytes;
   heap->asleep_bytes = handle != 0 ? heap->asleep_bytes - bytes : heap->asleep_bytes + bytes;
-  heap->recent_reserved_peak = tarni_max(heap->recent_reserved_peak, heap->reserved_bytes);
+  tarni_held_note_locked(heap);
   tarni_lock_release(&heap->lock);
 }
 

@@ -24,7 +24,10 @@ static void note(tarn_heap *heap, uint64_t offset, bool is_alloc) {
   tarni_block block = {0};
   tarni_lock_acquire(&heap->lock);
   if (tarni_block_find_locked(heap, offset, &block) && block.is_live && block.offset == offset) {
-    tarni_scopes_note_locked(heap, is_alloc ? block.bytes : 0, is_alloc ? 0 : block.bytes);
+    /* Of a grant all counts, as in the heap's own counters, also what lies before the block. */
+    const uint64_t bytes =
+        heap->buckets != NULL ? heap->buckets->grants[block.extent].bytes : block.bytes;
+    tarni_scopes_note_locked(heap, is_alloc ? bytes : 0, is_alloc ? 0 : bytes);
   }
   tarni_lock_release(&heap->lock);
 }

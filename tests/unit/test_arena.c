@@ -91,6 +91,53 @@ static void huge_requests(void) {
 
 /* ---- Limits ---- */
 
+/* A limit need be no whole number of units, as chunks are: what it forbids is not handed out. */
+static void odd_limits(void) {
+  rig r;
+  rig_block blocks[2], none;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  const tarn_capture_config config = {.size = sizeof(config), .limit_bytes = MIB};
+  tarn_capture *capture = rig_capture_begin(&r, &config);
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(rig_capture_alloc(&r, MIB / 2, r.streams[0], &blocks[i]));
+  }
+  CHECK_STATUS(rig_capture_alloc(&r, MIB / 2, r.streams[0], &none), TARN_DEVICE_MEMORY);
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i].address, r.streams[0]));
+  }
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+  const tarn_arena_config odd = {
+      .size = sizeof(odd), .limit_bytes = 3 * MIB, .reserve_bytes = 3 * MIB};
+  tarn_arena *arena = NULL;
+  CHECK_OK(tarn_arena_create(r.heap, &odd, &arena));
+  CHECK_OK(tarn_arena_sleep(arena, true));
+  CHECK_OK(tarn_arena_wake(arena));
+  CHECK_EQ(rig_stats(&r).captured_bytes, 4 * MIB);
+  CHECK_OK(tarn_arena_destroy(arena));
+  rig_close(&r);
+}
+
+/* Memory ahead that is not to be had: the error is that of the call, not of an allocation. */
+static void too_much_ahead(void) {
+  rig r;
+  const tarn_heap_config limit = {.size = sizeof(limit), .limit_bytes = 16 * MIB};
+  REQUIRE(rig_open(&r, "sim:1G", &limit, 1));
+  const tarn_arena_config much = {.size = sizeof(much), .reserve_bytes = 20 * MIB};
+  const tarn_capture_config also = {.size = sizeof(also), .reserve_bytes = 20 * MIB};
+  tarn_arena *arena = NULL;
+  tarn_capture *capture = NULL;
+  tarn_error error = {.size = sizeof(error)};
+  CHECK_STATUS(tarn_arena_create(r.heap, &much, &arena), TARN_LIMIT);
+  (void)tarn_last_error(&error);
+  CHECK_HAS(error.operation, "tarn_arena_create");
+  CHECK_HAS(tarn_last_message(), "Ask for less");
+  CHECK_STATUS(tarn_capture_begin(r.heap, &also, r.streams[0], &capture), TARN_LIMIT);
+  (void)tarn_last_error(&error);
+  CHECK_HAS(error.operation, "tarn_capture_begin");
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 /* The heap's limit counts what captures hold, and the other way round. */
 static void limits_count_arenas(void) {
   rig r;
@@ -448,6 +495,8 @@ static void planned_branches(void) {
 static const test_case cases[] = {
     {"monotone arenas", monotone_arenas},
     {"huge requests", huge_requests},
+    {"limits that are no whole units", odd_limits},
+    {"too much ahead", too_much_ahead},
     {"limits count arenas", limits_count_arenas},
     {"memory made ahead", memory_made_ahead},
     {"memory of the caller's", memory_of_the_caller},

@@ -199,6 +199,101 @@ static void used_by_its_own_stream(void) {
   pair_close(&p);
 }
 
+static void *join_and_use(void *user) {
+  pair *p = user;
+  tarni_port *port = (tarni_port *)p->rig.device;
+  turn(p);
+  CHECK_OK(tarni_port_event_wait(port, OWN, p->forked));
+  rig_touch(&p->rig, &p->block, OWN, true);
+  CHECK_OK(tarn_use(p->rig.heap, p->block.address, OWN));
+  turn(p);
+  turn(p);
+  CHECK_OK(tarni_port_event_record(port, p->joined, OWN));
+  turn(p);
+  return NULL;
+}
+
+/* A captured block that another thread's default stream uses, freed by a thread whose own default
+ * stream has nothing to do with it. */
+static void captured_block_used_by_anothers(void) {
+  static pair p;
+  rig_block next;
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  REQUIRE(pair_open(&p, NULL, join_and_use));
+  rig *r = &p.rig;
+  tarni_port *port = (tarni_port *)r->device;
+  CHECK_OK(tarni_port_event_create(port, &p.forked));
+  CHECK_OK(tarni_port_event_create(port, &p.joined));
+  CHECK_OK(tarn_capture_begin(r->heap, &relaxed, r->streams[0], &capture));
+  CHECK_OK(rig_capture_alloc(r, MIB, r->streams[0], &p.block));
+  CHECK_OK(tarni_port_event_record(port, p.forked, r->streams[0]));
+  turn(&p);
+  turn(&p);
+  CHECK_OK(tarn_free(r->heap, p.block.address, r->streams[0]));
+  CHECK_OK(rig_capture_alloc(r, MIB, r->streams[0], &next));
+  rig_touch(r, &next, r->streams[0], true);
+  CHECK(next.address != p.block.address);
+  CHECK_OK(tarn_free(r->heap, next.address, r->streams[0]));
+  turn(&p);
+  turn(&p);
+  CHECK_OK(tarni_port_event_wait(port, r->streams[0], p.joined));
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  CHECK_OK(tarn_graph_launch(graph, r->streams[0]));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarni_port_event_destroy(port, p.forked));
+  CHECK_OK(tarni_port_event_destroy(port, p.joined));
+  pair_close(&p);
+}
+
+static void *write_join_and_free(void *user) {
+  pair *p = user;
+  tarni_port *port = (tarni_port *)p->rig.device;
+  rig_block mine;
+  CHECK_OK(rig_alloc(&p->rig, MIB, OWN, &mine)); /* so that the heap knows the stream */
+  rig_touch(&p->rig, &p->block, OWN, true);
+  turn(p);
+  turn(p);
+  CHECK_OK(tarni_port_event_wait(port, OWN, p->forked));
+  CHECK_OK(tarn_free(p->rig.heap, p->block.address, OWN));
+  CHECK_OK(tarni_port_event_record(port, p->joined, OWN));
+  turn(p);
+  turn(p);
+  CHECK_OK(rig_free(&p->rig, &mine, OWN));
+  return NULL;
+}
+
+/* An earlier graph's block, written by another thread's default stream before that joins a capture
+ * and frees it there: its memory stays until the write is done. */
+static void earlier_block_freed_by_anothers(void) {
+  static pair p;
+  tarn_capture *capture = NULL;
+  tarn_graph *earlier = NULL, *graph = NULL;
+  REQUIRE(CHECK(rig_open(&p.rig, "sim:256M,order=lazy", NULL, 3)));
+  rig *r = &p.rig;
+  tarni_port *port = (tarni_port *)r->device;
+  CHECK_OK(tarn_capture_begin(r->heap, &relaxed, r->streams[0], &capture));
+  CHECK_OK(rig_capture_alloc(r, MIB, r->streams[0], &p.block));
+  CHECK_OK(tarn_capture_end(&capture, &earlier));
+  CHECK_OK(tarni_port_event_create(port, &p.forked));
+  CHECK_OK(tarni_port_event_create(port, &p.joined));
+  REQUIRE(pthread_barrier_init(&p.turn, NULL, 2) == 0);
+  REQUIRE(pthread_create(&p.thread, NULL, write_join_and_free, &p) == 0);
+  turn(&p);
+  CHECK_OK(tarn_capture_begin(r->heap, &relaxed, OWN, &capture));
+  CHECK_OK(tarni_port_event_record(port, p.forked, OWN));
+  turn(&p);
+  turn(&p);
+  CHECK_OK(tarni_port_event_wait(port, OWN, p.joined));
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_graph_destroy(earlier));
+  turn(&p);
+  CHECK_OK(tarni_port_event_destroy(port, p.forked));
+  CHECK_OK(tarni_port_event_destroy(port, p.joined));
+  pair_close(&p);
+}
+
 /* ---- Memory that was an arena's ---- */
 
 /* A graph in an arena on the caller's block, launched, and both gone. */
@@ -257,6 +352,8 @@ static const test_case cases[] = {
     {"found by its own thread", found_by_its_own_thread},
     {"freed by another thread's stream", freed_by_anothers_stream},
     {"used by its own stream", used_by_its_own_stream},
+    {"a captured block used by another thread's stream", captured_block_used_by_anothers},
+    {"an earlier block freed by another thread's stream", earlier_block_freed_by_anothers},
     {"an arena after an arena", arena_after_arena},
     {"blocks after an arena", blocks_after_an_arena},
 };

@@ -7,6 +7,7 @@
 
 #include "support/rig.h"
 #include "support/test.h"
+#include "tarn/capture.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };
 
@@ -222,7 +223,43 @@ static void wrong_calls(void) {
   CHECK_STATUS(tarn_stats_scope_end(second, NULL), TARN_STATE);
 }
 
+/* Of an aligned block of the driver's own allocations all that was granted counts. */
+static void aligned_grants(void) {
+  const tarn_heap_config plain = {.size = sizeof(plain), .backing = TARN_BACKING_PLAIN};
+  rig r;
+  tarn_ptr block = 0;
+  REQUIRE(rig_open(&r, "sim:64M", &plain, 1));
+  tarn_stats_scope *scope = begin(&r, &exact);
+  CHECK_OK(tarn_alloc_aligned(r.heap, 1000, 2 * MIB, r.streams[0], &block));
+  const uint64_t live = rig_stats(&r).live_bytes;
+  CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  const tarn_stats_scope_result result = end(scope);
+  CHECK(live >= 2 * MIB);
+  CHECK_EQ(result.live_peak_bytes, live);
+  rig_close(&r);
+}
+
+/* What captures hold and have the driver do counts, too. */
+static void arenas_count(void) {
+  rig r;
+  tarn_arena *arena = NULL;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  tarn_stats_scope *scope = begin(&r, NULL);
+  const uint64_t before = rig_calls(&r);
+  const tarn_arena_config config = {.size = sizeof(config), .reserve_bytes = 64 * MIB};
+  CHECK_OK(tarn_arena_create(r.heap, &config, &arena));
+  CHECK_OK(tarn_arena_sleep(arena, true));
+  CHECK_OK(tarn_arena_wake(arena));
+  CHECK_OK(tarn_arena_destroy(arena));
+  const tarn_stats_scope_result result = end(scope);
+  CHECK_EQ(result.driver_calls, rig_calls(&r) - before);
+  CHECK(result.driver_calls >= 8);
+  CHECK_EQ(result.reserved_peak_bytes, 64 * MIB);
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"aligned grants", aligned_grants},         {"arenas count", arenas_count},
     {"churn of a region", churn_of_a_region},   {"the exact peak of live bytes", exact_peak},
     {"hits come back", hits_come_back},         {"nested and overlapping", nested_and_overlapping},
     {"of several threads", of_several_threads}, {"wrong calls", wrong_calls},
