@@ -90,7 +90,8 @@ typedef struct tarn_heap_config {
                               for programs that capture and do not tell: tarn/capture.h */
   bool is_secure; /* no content reaches another owner: blocks are filled with zeros in the order of
                      the stream when they are allocated and when they are freed, and those that are
-                     live when the heap is destroyed, or sleeps, are, too */
+                     live when the heap is destroyed, or sleeps, are, too. Such a heap has no
+                     captures */
   /* For those who look for mistakes; zero is off, and each has a TARN_ variable. They cost time: no
    * allocation is a hit, and reading back waits for the GPU. Blocks of captures are not looked at.
    */

@@ -6,6 +6,7 @@
 
 #include "support/rig.h"
 #include "support/test.h"
+#include "tarn/capture.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20 };
 
@@ -138,7 +139,24 @@ static void with_quarantine(void) {
   rig_close(&r);
 }
 
+/* What a graph leaves in its arena is out of reach, so there are no captures. */
+static void captures_are_refused(void) {
+  rig r;
+  rig_block block;
+  tarn_capture *capture = NULL;
+  tarn_arena *arena = NULL;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  CHECK_STATUS(tarn_capture_begin(r.heap, NULL, r.streams[0], &capture), TARN_UNSUPPORTED);
+  CHECK_HAS(tarn_last_message(), "secure");
+  CHECK_STATUS(tarn_arena_create(r.heap, NULL, &arena), TARN_UNSUPPORTED);
+  CHECK(capture == NULL && arena == NULL);
+  take(&r, 4096, r.streams[0], &block);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"captures are refused", captures_are_refused},
     {"every owner sees zeros", every_owner_sees_zeros},
     {"freed blocks are empty", freed_blocks_are_empty},
     {"asleep", asleep},
