@@ -11,15 +11,23 @@
 
 enum { RUN_POLL_STEPS = 16 };
 
+bool tarni_run_poll(tarni_run *run) {
+  const tarni_plan_limits *limits = run->limits;
+  if (!run->is_stopped && limits->should_stop != NULL) {
+    run->is_stopped = limits->should_stop(limits->context);
+  }
+  return run->is_stopped;
+}
+
 bool tarni_run_step(tarni_run *run, uint64_t steps) {
   const tarni_plan_limits *limits = run->limits;
   run->steps += steps;
   if (limits->max_steps != 0 && run->steps >= limits->max_steps) {
     run->is_stopped = true;
   }
-  if (!run->is_stopped && limits->should_stop != NULL && run->steps >= run->next_poll) {
+  if (run->steps >= run->next_poll) {
     run->next_poll = run->steps + RUN_POLL_STEPS;
-    run->is_stopped = limits->should_stop(limits->context);
+    (void)tarni_run_poll(run);
   }
   return run->is_stopped;
 }

@@ -24,7 +24,12 @@ typedef struct shelf {
   uint32_t count;
 } shelf;
 
-enum { SHELF_SECTIONS = 512, SHELF_MAX = 64 };
+enum {
+  SHELF_SECTIONS = 512,
+  SHELF_MAX = 64,
+  PLACE_POLL = 256,    /* buffers that are placed between two looks at the clock */
+  SWEEP_LEAST = 32768, /* buffers: the orders take long then, and their first plan is swept */
+};
 
 typedef struct shelves {
   shelf list[1 + SHELF_MAX];
@@ -113,6 +118,11 @@ static uint64_t find_gap(const tarni_scene *scene, const shelf *one, uint32_t bu
   return best_gap == UINT64_MAX ? floor : best;
 }
 
+/* Whether the placing of one more has to end here: now and then the clock is looked at. */
+static bool is_late(const tarni_placing *placing, uint32_t k) {
+  return placing->run != NULL && k % PLACE_POLL == PLACE_POLL - 1 && tarni_run_poll(placing->run);
+}
+
 tarn_status tarni_greedy_place(const tarni_scene *scene, tarni_placing *placing) {
   shelves all;
   placing->height = 0;
@@ -126,7 +136,7 @@ tarn_status tarni_greedy_place(const tarni_scene *scene, tarni_placing *placing)
     const shelf *near = shelves_of(&all, scene->begin[i], scene->end[i]);
     const uint64_t offset = find_gap(scene, near, i, placing->fit);
     const shelf_item item = {scene->begin[i], scene->end[i], offset, offset + scene->bytes[i]};
-    if (item.top >= placing->ceiling) {
+    if (item.top >= placing->ceiling || is_late(placing, k)) {
       placing->height = UINT64_MAX;
       break;
     }
@@ -139,6 +149,60 @@ tarn_status tarni_greedy_place(const tarni_scene *scene, tarni_placing *placing)
   return TARN_OK;
 }
 
+/* ---- The sweep ---- */
+
+/* Takes what has ended by `now` off the list of what is live, and finds the lowest gap; *at is
+ * where the new one belongs. */
+static uint64_t sweep_gap(const tarni_scene *scene, uint32_t buffer, shelf *live, uint32_t *at) {
+  const uint32_t now = scene->begin[buffer];
+  const uint64_t bytes = scene->bytes[buffer], mask = scene->alignment[buffer] - 1;
+  uint64_t floor = 0;
+  uint32_t n = 0;
+  bool is_found = false;
+  *at = 0;
+  for (uint32_t i = 0; i < live->count; i++) {
+    const shelf_item item = live->items[i];
+    if (item.end <= now) {
+      continue;
+    }
+    is_found = is_found || item.offset >= floor + bytes;
+    if (!is_found) {
+      floor = item.top > floor ? (item.top + mask) & ~mask : floor;
+      *at = n + 1;
+    }
+    live->items[n++] = item;
+  }
+  live->count = n;
+  return floor;
+}
+
+/* First fit in the order of time: only what is live is in the way, so it is quick. */
+static tarn_status sweep_run(tarni_run *run, const uint32_t *order, uint64_t *offsets) {
+  const tarni_scene *scene = run->scene;
+  shelf live = {.items = calloc((size_t)scene->count + 1, sizeof(*live.items))};
+  uint64_t height = 0;
+  if (live.items == NULL) {
+    return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                      "no memory for the placement of %u buffers", scene->count);
+  }
+  for (uint32_t k = 0; k < scene->count; k++) {
+    const uint32_t i = order[k];
+    uint32_t at;
+    offsets[i] = sweep_gap(scene, i, &live, &at);
+    memmove(live.items + at + 1, live.items + at, (live.count - at) * sizeof(*live.items));
+    live.items[at] =
+        (shelf_item){scene->begin[i], scene->end[i], offsets[i], offsets[i] + scene->bytes[i]};
+    live.count++;
+    height = tarni_max(height, live.items[at].top);
+  }
+  free(live.items);
+  tarni_run_offer(run, offsets, height);
+  return TARN_OK;
+}
+
+/* ---- All of them ---- */
+
+static const tarni_sort sweep_sort = {{TARNI_SORT_EARLY, TARNI_SORT_SIZE}};
 static const tarni_sort greedy_sorts[] = {
     {{TARNI_SORT_SIZE, TARNI_SORT_EARLY}},
     {{TARNI_SORT_WIDTH, TARNI_SORT_SIZE}},
@@ -165,6 +229,10 @@ tarn_status tarni_greedy_run(tarni_run *run, tarni_sorter *sorter) {
     status = tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
                         "no memory for the orders of %u buffers", scene->count);
   }
+  if (status == TARN_OK && scene->count >= SWEEP_LEAST) {
+    tarni_sorter_run(sorter, &sweep_sort, 0.0, 0, order);
+    status = sweep_run(run, order, offsets);
+  }
   for (size_t k = 0; k < sizeof(greedy_sorts) / sizeof(greedy_sorts[0]); k++) {
     for (int fit = TARNI_FIT_FIRST; fit <= TARNI_FIT_BEST && status == TARN_OK; fit++) {
       if (tarni_run_is_done(run) || (run->height != UINT64_MAX && run->is_stopped)) {
@@ -173,6 +241,7 @@ tarn_status tarni_greedy_run(tarni_run *run, tarni_sorter *sorter) {
       tarni_sorter_run(sorter, &greedy_sorts[k], 0.0, 0, order);
       tarni_placing placing = {
           .order = order, .fit = (tarni_fit)fit, .ceiling = run->height, .offsets = offsets};
+      placing.run = run->height != UINT64_MAX ? run : NULL; /* there has to be one plan */
       status = tarni_greedy_place(scene, &placing);
       if (status == TARN_OK) {
         tarni_run_offer(run, offsets, placing.height);

@@ -47,6 +47,8 @@ typedef struct tarni_run {
 
 /* Counts steps; true when the run is over: budget spent or the caller wants to stop. */
 bool tarni_run_step(tarni_run *run, uint64_t steps);
+/* The same without a step. */
+bool tarni_run_poll(tarni_run *run);
 /* True when nothing is left to gain: the bound or the capacity is reached. */
 bool tarni_run_is_done(const tarni_run *run);
 /* Takes over the offsets when they are lower than the best. */
@@ -99,8 +101,9 @@ typedef struct tarni_placing {
   const uint32_t *order;
   tarni_fit fit;
   uint64_t ceiling;
+  tarni_run *run;    /* that may stop it half way; NULL: nothing does */
   uint64_t *offsets; /* of what is placed */
-  uint64_t height;   /* UINT64_MAX: given up, because a top would reach the ceiling */
+  uint64_t height;   /* UINT64_MAX: given up, or a top would reach the ceiling */
   uint32_t n_placed; /* below the ceiling; the next one in the order is the first that is not */
 } tarni_placing;
 

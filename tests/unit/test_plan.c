@@ -200,6 +200,53 @@ static void stops_when_asked(void) {
   tarni_plan_release(&plan);
 }
 
+enum { VERY_MANY = 40000, LONGEST = 60 };
+
+/* The lowest place for a buffer that begins when those before it have begun. */
+static uint64_t first_fit(const tarni_plan_buffer *buffers, const uint64_t *offsets, uint32_t i) {
+  const uint32_t first = i < LONGEST ? 0 : i - LONGEST;
+  uint64_t offset = 0;
+  for (uint32_t k = first; k < i; k++) {
+    const bool is_in_the_way = buffers[k].end > buffers[i].begin &&
+                               offsets[k] < offset + buffers[i].bytes &&
+                               offset < offsets[k] + buffers[k].bytes;
+    if (is_in_the_way) {
+      offset = offsets[k] + buffers[k].bytes;
+      k = first - 1; /* once more with all of them */
+    }
+  }
+  return offset;
+}
+
+/* The orders take long for so many buffers. Where there is no time there is a plan all the same:
+ * the first fit in the order of time, and no more. */
+static void stops_among_very_many(void) {
+  static tarni_plan_buffer buffers[VERY_MANY];
+  static uint64_t offsets[VERY_MANY];
+  tarni_rng rng = {7};
+  watch seen = {.height = UINT64_MAX};
+  tarni_plan plan;
+  uint32_t n_alike = 0;
+  for (uint32_t i = 0; i < VERY_MANY; i++) {
+    buffers[i] = (tarni_plan_buffer){.bytes = 16 * (1 + tarni_rng_below(&rng, 1000)),
+                                     .alignment = 16,
+                                     .begin = i,
+                                     .end = i + 1 + tarni_rng_below(&rng, LONGEST)};
+    offsets[i] = first_fit(buffers, offsets, i);
+  }
+  const tarni_plan_problem problem = {.buffers = buffers, .count = VERY_MANY};
+  const tarni_plan_limits limits = {
+      .should_stop = stop_at_once, .progress = note_progress, .context = &seen};
+  REQUIRE_OK(tarni_plan_solve(&problem, &limits, &plan));
+  for (uint32_t i = 0; i < VERY_MANY; i++) {
+    n_alike += plan.offsets[i] == offsets[i];
+  }
+  CHECK_EQ(n_alike, VERY_MANY);
+  CHECK_EQ(seen.n_asked, 1);
+  CHECK_EQ(seen.n_progress, 1);
+  tarni_plan_release(&plan);
+}
+
 /* A capacity is enough; one below the bound is proven to be out of reach. */
 static void respects_capacity(void) {
   tarni_plan_buffer buffers[MANY] = {0};
@@ -306,6 +353,7 @@ static const test_case cases[] = {
     {"equals_brute_force_aligned", equals_brute_force_aligned},
     {"stops_after_steps", stops_after_steps},
     {"stops_when_asked", stops_when_asked},
+    {"stops_among_very_many", stops_among_very_many},
     {"respects_capacity", respects_capacity},
     {"says_where_it_binds", says_where_it_binds},
     {"plans_nothing", plans_nothing},
