@@ -239,13 +239,23 @@ static tarn_status stream_reach(const copy_request *request) {
   return status;
 }
 
-/* The end of a copy that the stream has been given all of. */
+/* The end of a copy that the stream has been given all of. Where it fails the memory is the
+ * caller's again, so the copy must not be under way any more. */
 static tarn_status copy_conclude(const copy_request *request) {
+  tarn_status status = TARN_OK;
   if (request->waits) {
-    return stream_reach(request);
+    status = stream_reach(request);
+  } else if (request->fence != NULL) {
+    status = tarni_fence_make(request->copier, request->stream, request->fence);
   }
-  return request->fence != NULL ? tarni_fence_make(request->copier, request->stream, request->fence)
-                                : TARN_OK;
+  if (status == TARN_OK) {
+    return TARN_OK;
+  }
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  TARNI_RELAXED(request->copier->port);
+  (void)tarni_port_stream_sync(request->copier->port, request->stream);
+  return tarni_fail_again(&error);
 }
 
 static tarn_status copy_direct(const copy_request *request) {

@@ -161,6 +161,30 @@ static void pinned_memory_goes_directly(void) {
   dock_close(&d);
 }
 
+/* A copy whose end cannot be marked fails; its memory is the caller's then, so it is over. */
+static void failed_ends(void) {
+  dock d;
+  REQUIRE(dock_open(&d, "sim:256M,order=lazy", NULL, 0, 1));
+  tarn_stream stream = d.rig.streams[0];
+  tarn_ptr block = 0;
+  void *pinned = NULL;
+  tarn_fence *fence = NULL;
+  REQUIRE_OK(tarn_alloc(d.rig.heap, 4096, stream, &block));
+  REQUIRE_OK(tarn_pinned_alloc(d.pool, 4096, &pinned));
+  for (int is_async = 0; is_async < 2; is_async++) {
+    CHECK_OK(tarn_device_fill(d.rig.device, block, (uint8_t)(7 + is_async), 4096, stream));
+    CHECK_OK(tarn_sim_fail(d.rig.device, TARN_CALL_EVENT_RECORD, 1, 1, 0));
+    const tarn_status status =
+        is_async != 0 ? tarn_copy_out_async(d.copier, pinned, block, 4096, stream, &fence)
+                      : tarn_copy_out(d.copier, pinned, block, 4096, stream);
+    CHECK(status != TARN_OK && fence == NULL);
+    CHECK_EQ(((const uint8_t *)pinned)[4095], 7 + is_async);
+  }
+  CHECK_OK(tarn_pinned_free(d.pool, pinned));
+  CHECK_OK(tarn_free(d.rig.heap, block, stream));
+  dock_close(&d);
+}
+
 static void wrong_arguments(void) {
   dock d;
   REQUIRE(dock_open(&d, "sim:256M", NULL, 0, 1));
@@ -328,6 +352,7 @@ static const test_case cases[] = {
     {"contents", contents},
     {"large", large},
     {"pinned_memory_goes_directly", pinned_memory_goes_directly},
+    {"failed_ends", failed_ends},
     {"wrong_arguments", wrong_arguments},
     {"fences", fences},
     {"fences_of_a_lost_device", fences_of_a_lost_device},
