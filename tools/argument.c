@@ -109,11 +109,12 @@ static bool take_digits(const char *text, uint64_t *number, const char **rest) {
   return at != text;
 }
 
-bool tool_read_number(const char *text, uint64_t minimum, uint64_t maximum, uint64_t *number) {
+bool tool_read_number(const char *option, const char *text, uint64_t minimum, uint64_t maximum,
+                      uint64_t *number) {
   const char *rest;
   uint64_t value;
   if (!take_digits(text, &value, &rest) || *rest != '\0' || value < minimum || value > maximum) {
-    (void)fprintf(stderr, "tarn: '%s' is not a number from %llu to %llu\n", text,
+    (void)fprintf(stderr, "tarn: %s '%s' is not a number from %llu to %llu\n", option, text,
                   (unsigned long long)minimum, (unsigned long long)maximum);
     return false;
   }
@@ -121,7 +122,7 @@ bool tool_read_number(const char *text, uint64_t minimum, uint64_t maximum, uint
   return true;
 }
 
-bool tool_read_bytes(const char *text, uint64_t *bytes) {
+bool tool_read_bytes(const char *option, const char *text, uint64_t *bytes) {
   static const char units[] = "KMGTP";
   const char *rest;
   uint64_t value = 0;
@@ -135,7 +136,7 @@ bool tool_read_bytes(const char *text, uint64_t *bytes) {
     is_good = *rest == '\0' || strcmp(rest, "B") == 0 || (unit != NULL && strcmp(rest, "iB") == 0);
   }
   if (!is_good || value > UINT64_MAX >> shift) {
-    (void)fprintf(stderr, "tarn: '%s' is not a number of bytes: 4096, 64K, 80G\n", text);
+    (void)fprintf(stderr, "tarn: %s '%s' is not a number of bytes: 4096, 64K, 80G\n", option, text);
     return false;
   }
   *bytes = value << shift;

@@ -346,10 +346,10 @@ int bench_copy(const tool_command *command, int argc, char **argv) {
   tarn_copier_config config = {.size = sizeof(config)};
   uint64_t n_threads = 0;
   b.n_rounds = 11;
-  if ((has[1] && !tool_read_number(rounds, 1, MAX_SAMPLES, &b.n_rounds)) ||
-      (has[2] && !tool_read_bytes(most, &b.max_bytes)) ||
-      (has[3] && !tool_read_bytes(piece, &config.piece_bytes)) ||
-      (has[4] && !tool_read_number(threads, 0, 63, &n_threads))) {
+  if ((has[1] && !tool_read_number("--rounds", rounds, 1, MAX_SAMPLES, &b.n_rounds)) ||
+      (has[2] && !tool_read_bytes("--max", most, &b.max_bytes)) ||
+      (has[3] && !tool_read_bytes("--piece", piece, &config.piece_bytes)) ||
+      (has[4] && !tool_read_number("--threads", threads, 0, 63, &n_threads))) {
     return TOOL_USAGE;
   }
   config.n_threads = (uint32_t)n_threads;

@@ -277,7 +277,7 @@ int bench_pair(const tool_command *command, int argc, char **argv) {
     return result;
   }
   b.n_rounds = BENCH_ROUNDS;
-  if (has_rounds && !tool_read_number(rounds, 1, BENCH_MAX_ROUNDS, &b.n_rounds)) {
+  if (has_rounds && !tool_read_number("--rounds", rounds, 1, BENCH_MAX_ROUNDS, &b.n_rounds)) {
     return TOOL_USAGE;
   }
   if (!open_pair(&b, device_name)) {

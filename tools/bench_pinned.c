@@ -216,8 +216,8 @@ int bench_pinned(const tool_command *command, int argc, char **argv) {
     return result;
   }
   b.n_rounds = BENCH_ROUNDS;
-  if ((has_rounds && !tool_read_number(rounds, 1, BENCH_MAX_ROUNDS, &b.n_rounds)) ||
-      (has_bytes && !tool_read_bytes(bytes, &b.ready_bytes))) {
+  if ((has_rounds && !tool_read_number("--rounds", rounds, 1, BENCH_MAX_ROUNDS, &b.n_rounds)) ||
+      (has_bytes && !tool_read_bytes("--bytes", bytes, &b.ready_bytes))) {
     return TOOL_USAGE;
   }
   if (!open_pinned(&b)) {

@@ -269,7 +269,7 @@ static bool read_heap(const replay_texts *texts, replay_plan *plan) {
 }
 
 static bool read_capacity(const char *text, uint64_t *bytes) {
-  if (!tool_read_bytes(text, bytes)) {
+  if (!tool_read_bytes("--capacity", text, bytes)) {
     return false;
   }
   if (*bytes == 0) {
@@ -281,8 +281,10 @@ static bool read_capacity(const char *text, uint64_t *bytes) {
 static bool read_options(const replay_texts *texts, replay_plan *plan) {
   return read_heap(texts, plan) &&
          (texts->capacity == NULL || read_capacity(texts->capacity, &plan->capacity_bytes)) &&
-         (texts->repeat == NULL || tool_read_number(texts->repeat, 1, 1000000, &plan->n_passes)) &&
-         (texts->seed == NULL || tool_read_number(texts->seed, 0, UINT64_MAX, &plan->seed));
+         (texts->repeat == NULL ||
+          tool_read_number("--repeat", texts->repeat, 1, 1000000, &plan->n_passes)) &&
+         (texts->seed == NULL ||
+          tool_read_number("--seed", texts->seed, 0, UINT64_MAX, &plan->seed));
 }
 
 static int replay_parsed(const replay_options *options, const tool_command *command,

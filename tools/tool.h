@@ -60,8 +60,9 @@ void tool_usage(const tool_command *command);
 
 /* Values of arguments: false when the text is none, and that has been told on stderr. Bytes take a
  * unit, a power of 1024: 4096, 64K, 80G, 80GiB. */
-bool tool_read_number(const char *text, uint64_t minimum, uint64_t maximum, uint64_t *number);
-bool tool_read_bytes(const char *text, uint64_t *bytes);
+bool tool_read_number(const char *option, const char *text, uint64_t minimum, uint64_t maximum,
+                      uint64_t *number);
+bool tool_read_bytes(const char *option, const char *text, uint64_t *bytes);
 
 /* Tells the library's last error on stderr and returns TOOL_FAILED. */
 int tool_fail(void);
