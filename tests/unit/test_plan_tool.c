@@ -13,11 +13,11 @@
 static char output[1 << 16];
 static char folder[] = "/tmp/tarn-test-plan-XXXXXX";
 
-/* Runs `tarn plan ARGUMENTS` in the folder, with both outputs kept; the exit status. */
-static int run_plan(const char *arguments) {
+/* Runs `BEFORE tarn plan ARGUMENTS` in the folder, with both outputs kept; the exit status. */
+static int run_plan_after(const char *before, const char *arguments) {
   char command[1024];
-  (void)snprintf(command, sizeof(command), "exec 2>&1; cd '%s' && '%s/tarn' plan %s", folder,
-                 getenv("TARN_TEST_BUILD_DIR"), arguments);
+  (void)snprintf(command, sizeof(command), "exec 2>&1; cd '%s' && %s '%s/tarn' plan %s", folder,
+                 before, getenv("TARN_TEST_BUILD_DIR"), arguments);
   FILE *pipe = popen(command, "r");
   if (pipe == NULL) {
     return -1;
@@ -25,6 +25,10 @@ static int run_plan(const char *arguments) {
   output[fread(output, 1, sizeof(output) - 1, pipe)] = '\0';
   const int status = pclose(pipe);
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int run_plan(const char *arguments) {
+  return run_plan_after("", arguments);
 }
 
 static bool write_file(const char *name, const char *text) {
@@ -73,6 +77,21 @@ static void known_answers(void) {
   take_down();
 }
 
+/* What can be read only once. */
+static void from_a_pipe(void) {
+  if (!set_up()) {
+    return;
+  }
+  CHECK_EQ(run_plan_after("cat t.trace |", "--json /dev/stdin"), 0);
+  CHECK_HAS(output, "\"buffers\": 3");
+  CHECK_HAS(output, "\"height\": 1500");
+  CHECK_EQ(run_plan_after("cat a.csv |", "--json /dev/stdin"), 0);
+  CHECK_HAS(output, "\"height\": 150");
+  CHECK_EQ(run_plan_after("gzip -c t.trace |", "/dev/stdin"), 1);
+  CHECK_HAS(output, "unpack it first");
+  take_down();
+}
+
 static void saved_and_loaded(void) {
   if (!set_up()) {
     return;
@@ -82,6 +101,7 @@ static void saved_and_loaded(void) {
   CHECK_HAS(output, "\"height\": 150");
   CHECK_EQ(run_plan("--load a.plan b.csv"), 1); /* another problem */
   CHECK_EQ(run_plan("--load a.csv a.csv"), 1);  /* no plan at all */
+  CHECK_HAS(output, "a.csv: ");
   CHECK_EQ(run_plan("--load none.plan a.csv"), 1);
   CHECK_HAS(output, "none.plan");
   CHECK_EQ(run_plan("--save nowhere/a.plan a.csv"), 1);
@@ -98,6 +118,8 @@ static void wrong_use(void) {
   CHECK_EQ(run_plan("a.csv b.csv"), 2);
   CHECK_EQ(run_plan("--seconds never a.csv"), 2);
   CHECK_EQ(run_plan("--window 3:2 a.csv"), 2);
+  CHECK_EQ(run_plan("--capacity 0 a.csv"), 2);
+  CHECK_HAS(output, "above 0");
   CHECK_EQ(run_plan("none.csv"), 1);
   CHECK_HAS(output, "none.csv");
   take_down();
@@ -105,6 +127,7 @@ static void wrong_use(void) {
 
 static const test_case cases[] = {
     {"known answers", known_answers},
+    {"from a pipe", from_a_pipe},
     {"saved and loaded", saved_and_loaded},
     {"wrong use", wrong_use},
 };
