@@ -129,7 +129,7 @@ static inline uint32_t small_hit(tarn_heap *heap, tarni_cache *cache, uint32_t c
 /* pre: the cache is entered. The kept large block, if it has exactly this size; 0: it has not. */
 static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size) {
   const tarni_index extent = cache->large.extent;
-  if (extent == 0 || cache->large.granules != (uint32_t)(size >> TARNI_GRANULE_LOG2)) {
+  if (extent == 0 || cache->large.granules != size >> TARNI_GRANULE_LOG2) {
     return 0;
   }
   cache->large.extent = 0;
@@ -223,7 +223,7 @@ tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_t alignme
                                tarn_stream stream, tarn_ptr *block) {
   *block = 0;
   TARN_TRY(tarni_heap_given(heap, "tarn_alloc_aligned"));
-  if (!tarni_is_pow2(alignment) || alignment > (2u << 20)) {
+  if (!tarni_is_pow2(alignment) || alignment > TARNI_ALIGNMENT_MAX) {
     return tarni_fail(TARN_INVALID, "tarn_alloc_aligned", NULL,
                       "Pass a power of two up to 2097152.", "the alignment is %llu",
                       (unsigned long long)alignment);

@@ -31,11 +31,12 @@ static void arena_free(tarn_arena *arena) {
 /* Addresses for the limit, or for less where the process has not that many left. */
 static tarn_status space_reserve(tarn_arena *arena) {
   tarn_heap *heap = arena->heap;
+  const uint64_t alignment = tarni_max(heap->unit, TARNI_ALIGNMENT_MAX);
   uint64_t space = tarni_align_up(arena->limit, heap->unit);
-  tarn_status status = tarni_port_reserve(heap->port, space, heap->unit, &arena->base);
+  tarn_status status = tarni_port_reserve(heap->port, space, alignment, &arena->base);
   while (status == TARN_ADDRESS_SPACE && space / 2 >= arena_least_space) {
     space = tarni_align_up(space / 2, heap->unit);
-    status = tarni_port_reserve(heap->port, space, heap->unit, &arena->base);
+    status = tarni_port_reserve(heap->port, space, alignment, &arena->base);
   }
   arena->space = status == TARN_OK ? space : 0;
   arena->limit = tarni_min(arena->limit, space);
@@ -155,7 +156,7 @@ static tarn_status grow_fail(const tarn_arena *arena, tarn_status status, uint64
 /* Counts memory against the heap's limit before it is made. */
 static bool budget_take(tarn_heap *heap, uint64_t bytes) {
   tarni_lock_acquire(&heap->lock);
-  const uint64_t held = tarni_held_bytes_locked(heap);
+  const uint64_t held = tarni_held_bytes_locked(heap) + heap->planned_bytes;
   const bool fits = bytes <= heap->limit_bytes - tarni_min(heap->limit_bytes, held);
   if (fits) {
     heap->captured_bytes += bytes;

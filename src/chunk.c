@@ -84,21 +84,23 @@ void tarni_phys_give_locked(tarn_heap *heap, tarni_index index) {
 
 /* ---- Room that is there ---- */
 
-/* The lowest extent of a tree that fits and that the lane may use with no wait. */
-static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_need *need) {
+/* The lowest extent of a tree that fits and that the lane may use with no wait, of those below an
+ * offset. */
+static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_need *need,
+                                 uint64_t below) {
   if (root == 0 || heap->extents[root].largest < need->size) {
     return 0;
   }
   const tarni_extent *node = &heap->extents[root];
-  const tarni_index below = tree_find_met(heap, node->left, need);
-  if (below != 0) {
-    return below;
+  const tarni_index lower = tree_find_met(heap, node->left, need, below);
+  if (lower != 0 || node->offset >= below) {
+    return lower;
   }
   if (tarni_extent_fits(node, need->size, need->alignment) &&
       tarni_order_is_met_locked(heap, &node->order, need->lane)) {
     return root;
   }
-  return tree_find_met(heap, node->right, need);
+  return tree_find_met(heap, node->right, need, below);
 }
 
 static tarni_index tree_first(tarn_heap *heap, uint32_t tree, const tarni_need *need) {
@@ -114,17 +116,25 @@ static tarni_index lower_of(const tarn_heap *heap, tarni_index a, tarni_index b)
   return heap->extents[a].offset < heap->extents[b].offset ? a : b;
 }
 
+/* The one found before, or a lower one of another tree. */
+static tarni_index find_lower(tarn_heap *heap, uint32_t tree, const tarni_need *need,
+                              tarni_index found) {
+  const tarni_index root = heap->zones[need->zone].trees[tree];
+  const uint64_t below = found != 0 ? heap->extents[found].offset : UINT64_MAX;
+  const tarni_index lower = root != 0 ? tree_find_met(heap, root, need, below) : 0;
+  return lower != 0 ? lower : found;
+}
+
 /* The lowest of all: a program that repeats itself is to find the same addresses again. */
 static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
-  const tarni_index *trees = heap->zones[need->zone].trees;
   tarni_index found = lower_of(heap, tree_first(heap, 1 + need->lane, need),
                                tree_first(heap, 1 + TARNI_LANE_COMMON, need));
   for (tarni_index other = 1; other < heap->n_lanes; other++) {
-    if (other != need->lane && trees[1 + other] != 0) {
-      found = lower_of(heap, found, tree_find_met(heap, trees[1 + other], need));
+    if (other != need->lane) {
+      found = find_lower(heap, 1 + other, need, found);
     }
   }
-  return lower_of(heap, found, tree_find_met(heap, trees[1 + heap->max_lanes], need));
+  return find_lower(heap, 1 + heap->max_lanes, need, found);
 }
 
 /* Takes a free extent and cuts it to size; what is left over stays free. 0: no record is left. */
@@ -352,10 +362,15 @@ tarn_status tarni_chunk_reap_grow(tarn_heap *heap) {
 
 /* Sees to it that every zombie's end can be seen: fences that failed are recorded anew. */
 static tarn_status zombies_fence(tarn_heap *heap) {
+  tarn_error error = {.size =
+                          sizeof(error)}; /* the first one: the others are fenced all the same */
   for (tarni_index index = heap->zombies; index != 0; index = heap->extents[index].link) {
-    TARN_TRY(tarni_order_fence_grow(heap, &heap->extents[index].order));
+    const tarn_status status = tarni_order_fence_grow(heap, &heap->extents[index].order);
+    if (status != TARN_OK && error.status == TARN_OK) {
+      (void)tarn_last_error(&error);
+    }
   }
-  return TARN_OK;
+  return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
 }
 
 bool tarni_chunk_unalias_grow(tarn_heap *heap) {

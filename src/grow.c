@@ -59,6 +59,7 @@ typedef struct tarni_growth {
   uint32_t n_chunks;
   uint32_t max_chunks;
   uint64_t start, end;  /* the window */
+  uint64_t fresh_bytes; /* of new chunks, that count against the limit until they are there */
   uint64_t stuck_bytes; /* of new chunks that could not be released yet */
   tarni_order waits;    /* of the chunks that move */
   plan_piece *pieces;   /* behind the chunks */
@@ -142,8 +143,15 @@ static bool plan_aliases_locked(tarn_heap *heap, grow_plan *plan) {
   return true;
 }
 
+/* Its new chunks are there, or will not be. */
+static void plan_uncharge_locked(tarn_heap *heap, grow_plan *plan) {
+  heap->planned_bytes -= plan->fresh_bytes;
+  plan->fresh_bytes = 0;
+}
+
 /* Everything that the plan took goes back to where it was. */
 static void plan_restore_locked(tarn_heap *heap, grow_plan *plan) {
+  plan_uncharge_locked(heap, plan);
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
     const plan_chunk *planned = &plan->chunks[i];
     if (planned->left != 0) {
@@ -322,6 +330,8 @@ static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {
     TARN_TRY(plan_new_locked(heap, plan, offset, end, fresh));
     fresh += end - offset;
   }
+  plan->fresh_bytes = fresh; /* what captures make meanwhile does not take its place */
+  heap->planned_bytes += fresh;
   return TARN_OK;
 }
 
@@ -388,6 +398,7 @@ static void plan_abandon(tarn_heap *heap, grow_plan *plan, tarn_status status) {
   if (is_undone) {
     plan_restore_locked(heap, plan);
   } else {
+    plan_uncharge_locked(heap, plan);
     heap->reserved_bytes += plan->stuck_bytes;
     heap->quarantined_bytes += plan->stuck_bytes;
     plan->next = heap->unfinished;
@@ -452,6 +463,7 @@ static bool plan_is_complete_locked(const tarn_heap *heap, const grow_plan *plan
 
 /* The plan has worked: chunks are where they are, and the window is one BUSY extent. */
 static tarni_index plan_commit_locked(tarn_heap *heap, grow_plan *plan) {
+  plan_uncharge_locked(heap, plan);
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
     chunk_settle_locked(heap, plan, &plan->chunks[i]);
   }

@@ -87,7 +87,8 @@ static tarn_status addresses_reserve(tarn_heap *heap) {
   tarn_status status = TARN_ADDRESS_SPACE;
   for (uint64_t times = HEAP_OVERSIZE; status != TARN_OK && times >= 2; times--) {
     heap->size = total * times;
-    status = tarni_port_reserve(heap->port, heap->size, heap->unit, &heap->base);
+    status = tarni_port_reserve(heap->port, heap->size, tarni_max(heap->unit, TARNI_ALIGNMENT_MAX),
+                                &heap->base);
     if (status != TARN_OK && status != TARN_ADDRESS_SPACE) {
       break;
     }
@@ -238,6 +239,9 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
 
 /* Gives back all that the driver has given. May be called again where it fails. */
 static tarn_status heap_give_back(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock); /* a thread that exits meanwhile has nothing to give then */
+  tarni_cache_empty_all_locked(heap, 0, false);
+  tarni_lock_release(&heap->lock);
   TARN_TRY(tarni_lanes_finish_grow(heap));
   TARN_TRY(tarni_graphs_close(heap, false));
   TARN_TRY(tarni_arenas_close(heap, false));
@@ -353,7 +357,9 @@ static tarn_status trim_chunks_grow(tarn_heap *heap, uint64_t keep_bytes) {
   (void)tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
   tarni_lock_release(&heap->lock);
   tarn_status status = tarni_chunk_trim_grow(heap, keep_bytes);
-  if (status == TARN_OK && heap->reserved_bytes > keep_bytes) {
+  const bool may_settle =
+      status == TARN_OK || status == TARN_STATE; /* a stream is gone: then too */
+  if (may_settle && heap->reserved_bytes > keep_bytes) {
     status = tarni_heap_settle_grow(heap);
     status = status == TARN_OK ? tarni_chunk_trim_grow(heap, keep_bytes) : status;
   }
@@ -402,9 +408,10 @@ tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes) {
   const uint64_t limit = limit_bytes != 0 ? limit_bytes : heap->port->device.total_bytes;
   tarni_lock_acquire(&heap->lock);
   heap->limit_bytes = limit;
-  const bool is_over = heap->reserved_bytes > limit;
+  const bool is_over = tarni_held_bytes_locked(heap) > limit;
+  const uint64_t keep = limit - tarni_min(limit, heap->captured_bytes); /* captures keep theirs */
   tarni_lock_release(&heap->lock);
-  return is_over ? tarn_heap_trim(heap, limit) : TARN_OK;
+  return is_over ? tarn_heap_trim(heap, keep) : TARN_OK;
 }
 
 static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
@@ -418,7 +425,7 @@ static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
                       (unsigned long long)bytes);
   }
   tarni_lock_acquire(&heap->lock);
-  const uint64_t limit = heap->limit_bytes;
+  const uint64_t limit = tarni_min(heap->limit_bytes, heap->size); /* no more has an address */
   tarni_lock_release(&heap->lock);
   if (bytes <= limit) {
     return TARN_OK;

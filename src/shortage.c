@@ -247,14 +247,24 @@ static bool make_room(shortage *at, tarn_error *error) {
   return has_waited || heap->reserved_bytes < held;
 }
 
-/* Whether streams have freed anything that is not known to be complete. */
+static bool has_any_block_locked(const tarn_heap *heap, tarni_index lane) {
+  bool has = false;
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT && !has; i++) {
+    has = has_block_locked(heap, lane, i);
+  }
+  return has;
+}
+
+/* Whether other streams have freed anything that is not known to be complete, wherever and of
+ * whatever size: once it is complete it may come together. */
 static bool has_freed(shortage *at) {
   tarn_heap *heap = at->heap;
+  const tarni_index *trees[2] = {heap->zones[0].trees, heap->zones[1].trees};
   tarni_lock_acquire(&heap->lock);
-  bool is = heap->zones[at->need->zone].trees[1 + heap->max_lanes] != 0;
+  bool is = trees[0][1 + heap->max_lanes] != 0 || trees[1][1 + heap->max_lanes] != 0;
   for (tarni_index i = 1; i < heap->n_lanes && !is; i++) {
-    is = i != at->need->lane && (heap->zones[at->need->zone].trees[1 + i] != 0 ||
-                                 has_block_locked(heap, i, at->need->class_index));
+    is = i != at->need->lane &&
+         (trees[0][1 + i] != 0 || trees[1][1 + i] != 0 || has_any_block_locked(heap, i));
   }
   tarni_lock_release(&heap->lock);
   return is;
@@ -263,10 +273,13 @@ static bool has_freed(shortage *at) {
 /* All work of all streams was awaited, unless a capture forbids that: then this is all there is. */
 static tarn_status climb_settled(shortage *at, tarn_status status) {
   const tarn_status settled = tarni_heap_settle_grow(at->heap);
+  if (try_ready(at)) { /* also where not all could be awaited */
+    return TARN_OK;
+  }
   if (settled != TARN_OK) {
     return settled == TARN_CAPTURE ? status : settled;
   }
-  return try_ready(at) ? TARN_OK : try_grow(at, at->heap->config.stealing != TARN_STEAL_NEVER);
+  return try_grow(at, at->heap->config.stealing != TARN_STEAL_NEVER);
 }
 
 /* The steps under true shortage. */

@@ -369,7 +369,7 @@ static void idle_forget_locked(tarn_heap *heap, const tarni_nap *nap) {
 /* ---- Waking ---- */
 
 static tarn_status limit_check(const tarn_heap *heap) {
-  const uint64_t needed = heap->reserved_bytes + heap->asleep_bytes;
+  const uint64_t needed = tarni_held_bytes_locked(heap) + heap->asleep_bytes;
   if (needed <= heap->limit_bytes) {
     return TARN_OK;
   }
@@ -378,7 +378,7 @@ static tarn_status limit_check(const tarn_heap *heap) {
                              .available_bytes = heap->limit_bytes};
   return tarni_fail(TARN_LIMIT, "tarn_heap_wake", &facts,
                     "Free blocks, or raise the limit with tarn_heap_set_limit.",
-                    "the live blocks need %llu bytes, and the heap's limit is %llu",
+                    "live blocks and captures need %llu bytes, and the heap's limit is %llu",
                     (unsigned long long)needed, (unsigned long long)heap->limit_bytes);
 }
 
@@ -388,7 +388,7 @@ static void set_asleep(tarn_heap *heap, bool is_asleep) {
   if (is_asleep) {
     tarni_watch_begin_locked(heap);
   } else {
-    heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, heap->reserved_bytes);
+    tarni_held_note_locked(heap);
     tarni_watch_end_locked(heap);
   }
   tarni_lock_release(&heap->lock);

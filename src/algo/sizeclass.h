@@ -10,7 +10,8 @@
 #include "base/bits.h"
 
 enum {
-  TARNI_ALIGNMENT = 256, /* of every block: what CUDA promises for its own allocations */
+  TARNI_ALIGNMENT = 256,         /* of every block: what CUDA promises for its own allocations */
+  TARNI_ALIGNMENT_MAX = 2 << 20, /* that can be asked for */
   TARNI_SMALL_MAX = 1 << 20,
   TARNI_CLASS_LINEAR = 8, /* classes 0 to 7: 256, 512, ... 2048 */
   TARNI_CLASS_COUNT = TARNI_CLASS_LINEAR + 9 * 8,

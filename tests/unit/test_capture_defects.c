@@ -237,31 +237,7 @@ static void lines_need_their_peak(void) {
   rig_close(&r);
 }
 
-/* A guarded block that is freed inside a capture is forgotten: where it lay is another's, whose
- * content is not looked at as its guard, nor written to. */
-static void guards_of_blocks_freed_inside(void) {
-  const tarn_heap_config guarded = {.size = sizeof(guarded), .guard_bytes = 64};
-  rig r;
-  tarn_ptr low, high, over = 0;
-  REQUIRE(rig_open(&r, "sim:64M", &guarded, 1));
-  CHECK_OK(tarn_alloc(r.heap, 4 * MIB, r.streams[0], &low));
-  CHECK_OK(tarn_alloc(r.heap, 4 * MIB, r.streams[0], &high));
-  tarn_capture *capture = rig_capture_begin(&r, NULL);
-  CHECK_OK(tarn_free(r.heap, high, r.streams[0]));
-  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
-  CHECK_OK(tarn_free(r.heap, low, r.streams[0]));
-  CHECK_OK(tarn_alloc(r.heap, 12 * MIB, r.streams[0], &over));
-  CHECK(over <= high && high + 4 * MIB < over + 12 * MIB);
-  CHECK_OK(tarn_device_fill(r.device, over, 0x5a, 12 * MIB, r.streams[0]));
-  CHECK_OK(tarn_heap_check(r.heap));
-  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
-  CHECK_EQ(*(const uint8_t *)(uintptr_t)(high + 4 * MIB), 0x5a);
-  CHECK_OK(tarn_free(r.heap, over, r.streams[0]));
-  rig_close(&r);
-}
-
 static const test_case cases[] = {
-    {"guards of blocks freed inside", guards_of_blocks_freed_inside},
     {"others do not notice", others_do_not_notice},
     {"survivors do not reach the heap", survivors_do_not_reach_the_heap},
     {"blocks from before do not leak", blocks_from_before_do_not_leak},
