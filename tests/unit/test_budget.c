@@ -279,9 +279,34 @@ static void faults(void) {
   CHECK(n_runs > 8);
 }
 
+/* The driver does not answer once while what was taken goes back: nothing of it stays live. */
+static void faults_while_it_goes_back(void) {
+  const tarn_heap_config verifying = {.size = sizeof(verifying), .is_verifying_streams = true};
+  static const uint64_t sizes[3] = {20 << 20, 20 << 20, 8 << 20};
+  for (uint64_t nth = 1; nth < 7; nth++) {
+    rig r;
+    rig_block block;
+    tarn_budget *budget = NULL;
+    REQUIRE(rig_open(&r, "sim:64M", &verifying, 1));
+    CHECK_OK(rig_alloc(&r, 20 << 20, r.streams[0], &block));
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_STREAM_ID, nth, 1, 999));
+    CHECK(tarn_budget_create(r.heap, sizes, 3, r.streams[0], NULL, &budget) != TARN_OK);
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+    CHECK(budget == NULL);
+    CHECK_EQ(rig_stats(&r).live_blocks, 1);
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
-    {"drawn", drawn},   {"missing", missing},     {"kept_counts", kept_counts},
-    {"pinned", pinned}, {"wrong_use", wrong_use}, {"competing", competing},
+    {"faults while it goes back", faults_while_it_goes_back},
+    {"drawn", drawn},
+    {"missing", missing},
+    {"kept_counts", kept_counts},
+    {"pinned", pinned},
+    {"wrong_use", wrong_use},
+    {"competing", competing},
     {"faults", faults},
 };
 

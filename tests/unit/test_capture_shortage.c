@@ -135,7 +135,31 @@ static void asleep_beside_a_capture(void) {
   rig_close(&r);
 }
 
+/* The device is full of what two streams have freed. One of them is being captured and cannot be
+ * waited for; what the other one freed is room all the same, at the first try. */
+static void room_beside_a_capture(void) {
+  const tarn_heap_config never = {.size = sizeof(never), .stealing = TARN_STEAL_NEVER};
+  for (int first = 1; first <= 2; first++) {
+    rig r;
+    rig_block blocks[3], next;
+    tarn_capture *capture = NULL;
+    tarn_graph *graph = NULL;
+    REQUIRE(rig_open(&r, "sim:64M", &never, 3));
+    CHECK_OK(rig_alloc(&r, 32 * MIB, r.streams[first], &blocks[first]));
+    CHECK_OK(rig_alloc(&r, 32 * MIB, r.streams[3 - first], &blocks[3 - first]));
+    CHECK_OK(rig_free(&r, &blocks[1], r.streams[1]));
+    CHECK_OK(rig_free(&r, &blocks[2], r.streams[2]));
+    CHECK_OK(tarn_capture_begin(r.heap, &relaxed, r.streams[2], &capture));
+    CHECK_OK(rig_alloc(&r, 30 * MIB, r.streams[0], &next));
+    CHECK_OK(tarn_capture_end(&capture, &graph));
+    CHECK_OK(tarn_graph_destroy(graph));
+    CHECK_OK(rig_free(&r, &next, r.streams[0]));
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
+    {"room beside a capture", room_beside_a_capture},
     {"chunks of a captured stream", captured_chunks},
     {"memory of default streams", default_streams},
     {"a pool on the legacy stream", pool_on_the_legacy_stream},

@@ -9,6 +9,7 @@
 #include "algo/sizeclass.h"
 #include "support/rig.h"
 #include "support/test.h"
+#include "tarn/capture.h"
 
 enum { MIB = 1 << 20, GRANULE = 16 << 10 };
 
@@ -492,7 +493,31 @@ static void all_defaults(void) {
   CHECK_OK(tarn_heap_destroy(heap, NULL));
 }
 
+/* An alignment above the device's granularity is one of addresses, not of offsets. */
+static void alignments_above_the_unit(void) {
+  static const char *const devices[] = {"sim:65600K,granularity=64K", "sim:65552K,granularity=4K",
+                                        "sim:256M,granularity=1M"};
+  for (int i = 0; i < 3; i++) {
+    rig r;
+    tarn_ptr large = 1, small = 1, inside = 1;
+    REQUIRE(rig_open(&r, devices[i], NULL, 1));
+    CHECK_OK(tarn_alloc_aligned(r.heap, 3 * MIB, 2 * MIB, r.streams[0], &large));
+    CHECK_OK(tarn_alloc_aligned(r.heap, 1000, MIB, r.streams[0], &small));
+    CHECK_EQ(large % (2 * MIB), 0);
+    CHECK_EQ(small % MIB, 0);
+    CHECK_OK(tarn_free(r.heap, large, r.streams[0]));
+    CHECK_OK(tarn_free(r.heap, small, r.streams[0]));
+    tarn_capture *capture = rig_capture_begin(&r, NULL);
+    CHECK_OK(tarn_alloc_aligned(r.heap, 1000, 2 * MIB, r.streams[0], &inside));
+    CHECK_EQ(inside % (2 * MIB), 0);
+    CHECK_OK(tarn_free(r.heap, inside, r.streams[0]));
+    CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
+    {"alignments above the unit", alignments_above_the_unit},
     {"zero bytes", zero_bytes},
     {"a heap that is NULL", null_heap},
     {"sizes around every class", sizes_around_every_class},

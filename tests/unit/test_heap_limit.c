@@ -6,6 +6,7 @@
 
 #include "support/rig.h"
 #include "support/test.h"
+#include "tarn/capture.h"
 
 enum { KIB = 1 << 10, MIB = 1 << 20, MAX_BLOCKS = 64 };
 
@@ -425,7 +426,50 @@ static void leftovers_at_the_limit(void) {
   }
 }
 
+/* What a capture holds counts when a heap wakes, and when its limit falls. */
+static void captures_count(void) {
+  for (int is_asleep = 0; is_asleep < 2; is_asleep++) {
+    const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 100 * MIB};
+    rig r;
+    rig_block live, inside;
+    REQUIRE(rig_open(&r, "sim:256M", &config, 2));
+    CHECK_OK(rig_alloc(&r, 40 * MIB, r.streams[1], &live));
+    tarn_capture *capture = rig_capture_begin(&r, NULL);
+    CHECK_OK(rig_capture_alloc(&r, 40 * MIB, r.streams[0], &inside));
+    CHECK_OK(tarn_free(r.heap, inside.address, r.streams[0]));
+    tarn_graph *graph = rig_capture_end(capture);
+    if (is_asleep != 0) {
+      CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_SAVE));
+      CHECK_OK(tarn_heap_set_limit(r.heap, 60 * MIB));
+      CHECK_STATUS(tarn_heap_wake(r.heap), TARN_LIMIT);
+      CHECK_OK(tarn_heap_set_limit(r.heap, 0));
+      CHECK_OK(tarn_heap_wake(r.heap));
+      CHECK_OK(rig_free(&r, &live, r.streams[1]));
+    } else {
+      CHECK_OK(rig_free(&r, &live, r.streams[1]));
+      CHECK_OK(tarn_heap_set_limit(r.heap, 60 * MIB));
+      CHECK(rig_stats(&r).reserved_bytes <= 60 * MIB); /* captures included */
+      CHECK_EQ(rig_stats(&r).captured_bytes, 40 * MIB);
+    }
+    CHECK_OK(tarn_graph_destroy(graph));
+    rig_close(&r);
+  }
+}
+
+/* No limit, and more than there are addresses. */
+static void reserves_beyond_all_addresses(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_OK(tarn_heap_set_limit(r.heap, UINT64_MAX));
+  CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX - 5), TARN_LIMIT);
+  CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX), TARN_LIMIT);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"captures count", captures_count},
+    {"reserves beyond all addresses", reserves_beyond_all_addresses},
     {"a limit, with the numbers", limit_with_the_numbers},
     {"a device that is full", device_that_is_full},
     {"a device that others fill", device_that_others_fill},

@@ -502,7 +502,62 @@ static void per_thread_default_streams(void) {
   }
 }
 
+/* More streams have freed blocks of each slab than an order can name. Once their work is complete
+ * there is room, whatever the policy. */
+static void freed_by_many_streams(void) {
+  enum { MANY = 2048 };
+  static rig_block blocks[MANY];
+  for (int policy = TARN_STEAL_WHEN_SHORT; policy <= TARN_STEAL_ALWAYS; policy++) {
+    const tarn_heap_config config = {.size = sizeof(config), .stealing = (tarn_stealing)policy};
+    rig r;
+    rig_block large;
+    int n = 0;
+    REQUIRE(rig_open(&r, "sim:64M", &config, 6));
+    while (n < MANY && rig_alloc(&r, 60 * KIB, r.streams[0], &blocks[n]) == TARN_OK) {
+      n++;
+    }
+    CHECK(n > 500 && n < MANY); /* the device is full */
+    CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+    for (int i = 0; i < n; i++) {
+      CHECK_OK(rig_free(&r, &blocks[i], r.streams[i % 6]));
+    }
+    CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &large));
+    CHECK_OK(rig_free(&r, &large, r.streams[0]));
+    rig_close(&r);
+  }
+}
+
+/* A stream that was destroyed without a word: the first trim learns of it, and trims go on. */
+static void trims_after_a_stream_is_gone(void) {
+  for (int policy = TARN_STEAL_WHEN_SHORT; policy <= TARN_STEAL_ALWAYS; policy++) {
+    const tarn_heap_config config = {.size = sizeof(config), .stealing = (tarn_stealing)policy};
+    rig r;
+    rig_block a, b, next;
+    tarn_stream gone;
+    REQUIRE(rig_open(&r, "sim:64M", &config, 2));
+    REQUIRE_OK(tarn_stream_create(r.device, &gone));
+    CHECK_OK(rig_alloc(&r, 20 * MIB, r.streams[1], &a));
+    CHECK_OK(rig_alloc(&r, 30 * MIB, gone, &b));
+    CHECK_OK(rig_free(&r, &b, gone));
+    CHECK_OK(rig_free(&r, &a, r.streams[1]));
+    CHECK_OK(tarn_stream_synchronize(r.device, gone));
+    CHECK_OK(tarn_stream_destroy(r.device, gone));
+    (void)tarn_heap_trim(r.heap, 0); /* it may say so */
+    CHECK_OK(tarn_heap_trim(r.heap, 0));
+    CHECK_EQ(rig_stats(&r).quarantined_bytes, 0);
+    CHECK_OK(rig_alloc(&r, 40 * MIB, r.streams[0], &next));
+    CHECK_OK(rig_free(&r, &next, r.streams[0]));
+    CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+    for (int i = 0; i < 2; i++) {
+      CHECK_OK(tarn_stream_destroy(r.device, r.streams[i]));
+    }
+    tarn_device_close(r.device);
+  }
+}
+
 static const test_case cases[] = {
+    {"freed by many streams", freed_by_many_streams},
+    {"trims after a stream is gone", trims_after_a_stream_is_gone},
     {"the same stream gets it at once", same_stream_at_once},
     {"another stream gets other memory", other_stream_gets_other_memory},
     {"policies", policies},

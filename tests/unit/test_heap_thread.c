@@ -253,7 +253,46 @@ static void revoked_again_and_again(void) {
   rig_close(&r);
 }
 
+/* ---- A thread that goes while the heap goes ---- */
+
+typedef struct leaver {
+  rig rig;
+  pthread_barrier_t turn;
+} leaver;
+
+/* Leaves a large block in its cache. */
+static void *keep_and_leave(void *user) {
+  leaver *l = user;
+  rig_block first, second;
+  CHECK_OK(rig_alloc(&l->rig, 64 << 20, l->rig.streams[0], &first));
+  CHECK_OK(rig_alloc(&l->rig, 4 << 20, l->rig.streams[0], &second));
+  CHECK_OK(rig_free(&l->rig, &first, l->rig.streams[0]));
+  CHECK_OK(rig_free(&l->rig, &second, l->rig.streams[0]));
+  CHECK_OK(rig_alloc(&l->rig, 4 << 20, l->rig.streams[0], &second));
+  CHECK_OK(rig_free(&l->rig, &second, l->rig.streams[0]));
+  (void)pthread_barrier_wait(&l->turn);
+  (void)pthread_barrier_wait(&l->turn);
+  return NULL;
+}
+
+/* Half of the heap has gone when a thread exits that kept blocks of it. */
+static void exits_while_the_heap_goes(void) {
+  static leaver l;
+  pthread_t thread;
+  REQUIRE(rig_open(&l.rig, "sim:256M", NULL, 1));
+  REQUIRE(pthread_barrier_init(&l.turn, NULL, 2) == 0);
+  REQUIRE(pthread_create(&thread, NULL, keep_and_leave, &l) == 0);
+  (void)pthread_barrier_wait(&l.turn);
+  CHECK_OK(tarn_sim_fail(l.rig.device, TARN_CALL_UNRESERVE, 1, 1, 999));
+  CHECK(tarn_heap_destroy(l.rig.heap, NULL) != TARN_OK);
+  (void)pthread_barrier_wait(&l.turn);
+  CHECK(pthread_join(thread, NULL) == 0);
+  (void)pthread_barrier_destroy(&l.turn);
+  rig_close(&l.rig); /* the second time it goes */
+}
+
 static const test_case cases[] = {
+    {"exits while the heap goes", exits_while_the_heap_goes},
     {"a thread that ends", thread_that_ends},
     {"a thread that is idle", idle_thread},
     {"freed by another thread", freed_by_another_thread},
