@@ -362,9 +362,11 @@ tarn_status tarni_chunk_reap_grow(tarn_heap *heap) {
 
 /* Sees to it that every zombie's end can be seen: fences that failed are recorded anew. */
 static tarn_status zombies_fence(tarn_heap *heap) {
-  tarn_error error = {.size =
-                          sizeof(error)}; /* the first one: the others are fenced all the same */
-  for (tarni_index index = heap->zombies; index != 0; index = heap->extents[index].link) {
+  tarn_error error = {.size = sizeof(error)}; /* the first: the others are fenced all the same */
+  tarni_lock_acquire(&heap->lock);
+  tarni_index index = heap->zombies; /* none leaves the list meanwhile, and new ones lead it */
+  tarni_lock_release(&heap->lock);
+  for (; index != 0; index = heap->extents[index].link) {
     const tarn_status status = tarni_order_fence_grow(heap, &heap->extents[index].order);
     if (status != TARN_OK && error.status == TARN_OK) {
       (void)tarn_last_error(&error);

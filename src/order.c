@@ -428,6 +428,7 @@ static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) 
   lane->stream_id = stream_id;
   lane->stream = stream;
   lane->thread = stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
+  lane->is_orphan = false;
   lane->is_retired = false;
   lane->is_lost = false;
   lane->is_captured = false;
@@ -480,9 +481,23 @@ static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream)
   return lane;
 }
 
+/* Default streams of threads that are gone: what they were given is fenced by another stream. */
+static void orphans_retire_grow(tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->max_lanes; i++) {
+    const tarni_lane *lane = &heap->lanes[i];
+    tarni_lock_acquire(&heap->lock);
+    const bool is_left = lane->is_orphan && lane->stream_id != 0 && !lane->is_retired;
+    tarni_lock_release(&heap->lock);
+    if (is_left) {
+      (void)tarni_lane_retire_grow(heap, i); /* where it cannot be, it is the next time */
+    }
+  }
+}
+
 /* All records are taken: those of retired streams come back once their work is complete. */
 static tarni_index lane_await(tarn_heap *heap, uint64_t id, tarn_stream stream) {
   tarni_lock_acquire(&heap->grow);
+  orphans_retire_grow(heap);
   tarni_shortage_reap_grow(heap);
   tarni_index lane = lane_obtain(heap, id, stream);
   while (lane == 0 && tarni_fences_wait_grow(heap)) {

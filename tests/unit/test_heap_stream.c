@@ -555,7 +555,32 @@ static void trims_after_a_stream_is_gone(void) {
   }
 }
 
+static void *pair_on_own_stream(void *user) {
+  const rig *r = user;
+  tarn_ptr block = 0;
+  CHECK_OK(tarn_alloc(r->heap, 1000, PER_THREAD, &block));
+  CHECK_OK(tarn_free(r->heap, block, PER_THREAD));
+  return NULL;
+}
+
+/* More threads come and go, each with its own default stream, than a heap knows streams. */
+static void threads_come_and_go(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  for (int i = 0; i < 1100 && !test_case_failed(); i++) {
+    pthread_t thread;
+    REQUIRE(pthread_create(&thread, NULL, pair_on_own_stream, &r) == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+  }
+  CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &block)); /* nor is another stream kept out */
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"threads come and go", threads_come_and_go},
     {"freed by many streams", freed_by_many_streams},
     {"trims after a stream is gone", trims_after_a_stream_is_gone},
     {"the same stream gets it at once", same_stream_at_once},
