@@ -372,8 +372,8 @@ tarn_status tarn_batch_output_padded(tarn_batch *batch, tarn_ptr source, uint64_
 
 /* ---- Sending and fetching ---- */
 
-/* Makes the fewest copies of the table's pieces. Returns their number. */
-static uint32_t copies_make(tarni_transfers *table, bool is_out) {
+/* Makes copies of the table's pieces: the fewest, or one of each. Returns their number. */
+static uint32_t copies_make(tarni_transfers *table, bool is_out, bool is_apart) {
   uint32_t n = 0;
   bool may_join = false;
   for (uint32_t i = 0; i < table->count; i++) {
@@ -389,7 +389,7 @@ static uint32_t copies_make(tarni_transfers *table, bool is_out) {
                                         .source = is_out ? piece->device : host,
                                         .size = piece->transfer};
     }
-    may_join = true;
+    may_join = !is_apart;
   }
   return n;
 }
@@ -409,14 +409,23 @@ static tarn_status batch_stream_check(const tarn_batch *batch, const tarni_trans
       "pinned memory that is kept as long as the graph.");
 }
 
-/* Gives the table's copies to the stream. */
+/* Gives the table's copies to the stream. Pieces that lie side by side may be in two allocations of
+ * the driver, which refuses a copy over both: then each is copied by itself, also from then on. */
 static tarn_status copies_submit(tarn_batch *batch, tarni_transfers *table, tarn_stream stream) {
-  const uint32_t n = copies_make(table, table == &batch->outputs);
+  tarni_port *port = batch->copier->port;
+  const bool is_out = table == &batch->outputs;
+  uint32_t n = copies_make(table, is_out, batch->is_apart);
   if (n == 0) {
     return TARN_OK;
   }
-  const tarn_status status =
-      tarni_port_copy_batch(batch->copier->port, table->copies, n, stream, batch->way);
+  tarn_status status = tarni_port_copy_batch(port, table->copies, n, stream, batch->way);
+  if (status == TARN_INVALID) {
+    const uint32_t n_joined = n;
+    n = copies_make(table, is_out, true);
+    batch->is_apart = n != n_joined;
+    status = batch->is_apart ? tarni_port_copy_batch(port, table->copies, n, stream, batch->way)
+                             : status;
+  }
   if (status != TARN_OK) {
     table->is_torn = true;
     table->torn_stream = stream;

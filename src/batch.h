@@ -11,7 +11,7 @@ typedef struct tarni_transfer {
   uint8_t *host;     /* in pinned memory; NULL for zero bytes */
   uint64_t length;   /* of the caller's bytes */
   uint64_t transfer; /* with padding: what is copied */
-  bool is_joined;    /* follows the piece before it on both sides, in one block: one copy */
+  bool is_joined;    /* follows the piece before it on both sides: one copy */
 } tarni_transfer;
 
 /* Pieces that go one way, and the pinned memory they are in. */
@@ -33,6 +33,7 @@ struct tarn_batch {
   tarni_copy_way way;
   tarni_transfers uploads, outputs;
   uint64_t n_copies;
+  bool is_apart; /* pieces side by side are copied one by one */
   bool is_fetched;
   bool is_complete; /* the outputs are known to be there */
   tarni_mark *mark; /* of the fetch */

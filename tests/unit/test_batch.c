@@ -168,6 +168,30 @@ static void zero_bytes_take_nothing(void) {
 }
 
 /* Pieces that follow each other on the device become one copy; others share one call. */
+/* A driver refuses a copy over two of its allocations, even where they lie side by side: then each
+ * piece is copied by itself. */
+static void side_by_side_in_two_allocations(void) {
+  enum { REFUSED = 1 }; /* CUDA_ERROR_INVALID_VALUE */
+  scene s;
+  static uint8_t bytes[4][1000];
+  uint64_t n_failed = 0;
+  REQUIRE(scene_open(&s, "sim:256M,seed=5"));
+  for (uint64_t round = 1; round <= 2; round++) {
+    for (uint64_t i = 0; i < 4; i++) {
+      dock_pattern(bytes[i], sizeof(bytes[i]), 4 * round + i);
+      CHECK_OK(tarn_batch_upload(s.batch, s.block + i * 1000, bytes[i], 1000));
+    }
+    CHECK_OK(tarn_sim_fail(s.dock.rig.device, TARN_CALL_COPY, 1, 1, REFUSED));
+    CHECK_OK(tarn_batch_send(s.batch, s.stream));
+    CHECK_OK(tarn_sim_failed(s.dock.rig.device, &n_failed));
+    CHECK_EQ(n_failed, 1); /* the second time nothing is joined */
+    CHECK_EQ(info_of(&s).copies, 4 * round);
+    CHECK(memcmp(device_bytes(&s, 0), bytes, sizeof(bytes)) == 0);
+  }
+  CHECK_OK(tarn_sim_fail(s.dock.rig.device, TARN_CALL_COUNT, 0, 0, 0));
+  scene_close(&s);
+}
+
 static void few_copies(void) {
   scene s;
   REQUIRE(scene_open(&s, "sim:256M,seed=5"));
@@ -567,6 +591,7 @@ static const test_case cases[] = {
     {"padded_tails_are_zero", padded_tails_are_zero},
     {"words_are_little_endian", words_are_little_endian},
     {"zero_bytes_take_nothing", zero_bytes_take_nothing},
+    {"side_by_side_in_two_allocations", side_by_side_in_two_allocations},
     {"few_copies", few_copies},
     {"one_slab_the_next_time", one_slab_the_next_time},
     {"many_and_large", many_and_large},
