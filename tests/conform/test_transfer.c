@@ -150,10 +150,58 @@ static void batches(void) {
   CHECK_OK(tarn_batch_destroy(batch));
 }
 
+enum { N_GRANTS = 16, GRANT_BYTES = 2 << 20 };
+
+/* Blocks that are the driver's own allocations, each filled by one piece. The driver puts many of
+ * them side by side, and refuses a copy over two. */
+static void allocations_side_by_side(tarn_backing backing) {
+  tarn_device_info info = {.size = sizeof(info)};
+  (void)tarn_device_get_info(bay.device, &info);
+  const tarn_heap_config config = {.size = sizeof(config), .device = info.name, .backing = backing};
+  tarn_heap *heap = NULL;
+  tarn_batch *batch = NULL;
+  tarn_ptr blocks[N_GRANTS] = {0};
+  uint64_t n_wrong = 0;
+  REQUIRE_OK(tarn_heap_create(&config, &heap));
+  REQUIRE_OK(tarn_batch_create(bay.copier, NULL, &batch));
+  for (uint64_t i = 0; i < N_GRANTS; i++) {
+    n_wrong += tarn_alloc(heap, GRANT_BYTES, bay.stream, &blocks[i]) != TARN_OK;
+  }
+  for (uint64_t i = 0; i < N_GRANTS; i++) {
+    n_wrong += tarn_batch_upload(batch, blocks[i], bay.source + i * 7, GRANT_BYTES) != TARN_OK;
+    n_wrong += tarn_batch_output(batch, blocks[i], GRANT_BYTES, NULL) != TARN_OK;
+  }
+  CHECK_OK(tarn_batch_send(batch, bay.stream));
+  CHECK_OK(tarn_batch_fetch(batch, bay.stream, NULL));
+  for (uint32_t i = 0; i < N_GRANTS; i++) {
+    const void *bytes = NULL;
+    uint64_t length = 0;
+    n_wrong += tarn_batch_view(batch, i, &bytes, &length) != TARN_OK || length != GRANT_BYTES ||
+               memcmp(bytes, bay.source + i * 7, length) != 0;
+    n_wrong += tarn_free(heap, blocks[i], bay.stream) != TARN_OK;
+  }
+  CHECK_EQ(n_wrong, 0);
+  CHECK_OK(tarn_batch_destroy(batch));
+  CHECK_OK(tarn_heap_destroy(heap, NULL));
+}
+
+static void plain_side_by_side(void) {
+  allocations_side_by_side(TARN_BACKING_PLAIN);
+}
+
+static void pooled_side_by_side(void) {
+  allocations_side_by_side(TARN_BACKING_POOL);
+}
+
 static const test_case cases[] = {
-    {"small_sizes", small_sizes},     {"around_pieces", around_pieces},
-    {"large_sizes", large_sizes},     {"by_other_means", by_other_means},
-    {"pinned_memory", pinned_memory}, {"batches", batches},
+    {"small_sizes", small_sizes},
+    {"around_pieces", around_pieces},
+    {"large_sizes", large_sizes},
+    {"by_other_means", by_other_means},
+    {"pinned_memory", pinned_memory},
+    {"batches", batches},
+    {"plain_side_by_side", plain_side_by_side},
+    {"pooled_side_by_side", pooled_side_by_side},
 };
 
 /* ---- The device ---- */
