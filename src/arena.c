@@ -220,8 +220,8 @@ static tarn_status chunk_drop(tarn_arena *arena) {
 static tarn_status chunk_add(tarn_arena *arena, uint64_t size, const char *operation) {
   tarn_heap *heap = arena->heap;
   if (!chunks_room(arena)) {
-    return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
-                      "no host memory for a chunk's record");
+    return tarni_fail(TARN_HOST_MEMORY, operation != NULL ? operation : "tarn_alloc", NULL,
+                      "Free some host memory.", "no host memory for a chunk's record");
   }
   if (!budget_take(heap, size)) {
     const bool is_device = heap->limit_bytes >= heap->port->device.total_bytes;

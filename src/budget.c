@@ -145,7 +145,9 @@ static tarn_status budget_fill(tarn_budget *budget, tarn_budget_info *info) {
       (void)tarn_last_error(&error);
       /* They go in the order of the stream, which does not fail for lack of anything; a driver
        * that does not answer may answer the next time. */
-      (void)(budget_empty(budget) == TARN_OK || budget_empty(budget) == TARN_OK);
+      if (budget_empty(budget) != TARN_OK) {
+        (void)budget_empty(budget);
+      }
       return is_not_enough(status) ? budget_fail(budget, status, &error, info)
                                    : tarni_fail_again(&error);
     }

@@ -60,6 +60,13 @@ static tarn_status place_held(tarn_capture *capture, uint64_t bytes, uint64_t al
   if (!tarni_align_up_checked(bytes, TARNI_ARENA_GRANULE, &size) || size > arena->limit) {
     return too_much(arena, bytes);
   }
+  if (!tarni_is_aligned(arena->base, alignment)) { /* memory of the caller's */
+    const tarni_facts facts = {.device = arena->heap->port->device.name, .requested_bytes = bytes};
+    return tarni_fail(TARN_INVALID, "tarn_alloc_aligned", &facts,
+                      "Give the arena memory that begins at a multiple of the alignment.",
+                      "the arena's memory begins at 0x%llx, which is no multiple of %llu",
+                      (unsigned long long)arena->base, (unsigned long long)alignment);
+  }
   if (!tarni_piece_room_held(arena) || !tarni_story_room(story)) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
                       "no host memory for the records of a capture");

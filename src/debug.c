@@ -269,6 +269,29 @@ static tarn_status block_dress(tarn_heap *heap, const debug_record *record, tarn
   return guard_write(heap, record, stream);
 }
 
+/* What is filled or looked at in the order of a stream that is being captured would be done by the
+ * graph, whenever that is launched, and not now. */
+static tarn_status capture_refuse(const tarn_heap *heap, tarn_stream stream,
+                                  const char *operation) {
+  tarni_capture_state state = {0};
+  const tarni_care *care = &heap->care;
+  const bool is_idle = care->guard_bytes == 0 && care->fill_alloc == 0 && !heap->debug->fills_freed;
+  if (is_idle || tarni_is_legacy(stream)) {
+    return TARN_OK;
+  }
+  TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
+  if (state.status == TARNI_CAPTURE_NONE) {
+    return TARN_OK;
+  }
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(
+      TARN_CAPTURE, operation, &facts,
+      "Use a stream that is not being captured, or wait for the capture's end.",
+      "the heap fills blocks or has guards, and the stream is being captured (capture "
+      "%llu), so that a graph would do it",
+      (unsigned long long)state.id);
+}
+
 static tarn_status record_fail(const tarn_heap *heap) {
   const tarni_facts facts = {.device = heap->port->device.name};
   return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", &facts, "Free some host memory.",
@@ -278,6 +301,7 @@ static tarn_status record_fail(const tarn_heap *heap) {
 tarn_status tarni_debug_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                               tarn_stream stream, tarn_ptr *block) {
   uint64_t padded;
+  TARN_TRY(capture_refuse(heap, stream, "tarn_alloc"));
   if (!tarni_add(bytes, heap->care.guard_bytes, &padded)) {
     padded = bytes; /* it is refused as it is */
   }
@@ -469,6 +493,7 @@ tarn_status tarni_debug_free(tarn_heap *heap, uint64_t offset, tarn_stream strea
   if (tarni_is_asleep(heap)) {
     return free_at_once(heap, record, stream);
   }
+  TARN_TRY(capture_refuse(heap, stream, "tarn_free"));
   tarni_cache *cache;
   const tarn_status status = tarni_cache_find(heap, stream, &cache);
   if (status == TARN_HOST_MEMORY || status == TARN_LIMIT) {

@@ -408,8 +408,8 @@ tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes) {
   const uint64_t limit = limit_bytes != 0 ? limit_bytes : heap->port->device.total_bytes;
   tarni_lock_acquire(&heap->lock);
   heap->limit_bytes = limit;
-  const bool is_over = tarni_held_bytes_locked(heap) > limit;
   const uint64_t keep = limit - tarni_min(limit, heap->captured_bytes); /* captures keep theirs */
+  const bool is_over = heap->reserved_bytes > keep;
   tarni_lock_release(&heap->lock);
   return is_over ? tarn_heap_trim(heap, keep) : TARN_OK;
 }

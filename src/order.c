@@ -438,11 +438,14 @@ static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) 
 }
 
 static tarni_index lane_known(tarn_heap *heap, uint64_t stream_id) {
-  const tarni_index lane = lane_by_id(heap, stream_id);
-  if (lane != 0) {
-    heap->lanes[lane].is_lost = false; /* the driver knows the stream: it is there after all */
+  const tarni_index index = lane_by_id(heap, stream_id);
+  tarni_lane *lane = &heap->lanes[index];
+  if (index != 0) {
+    lane->is_lost = false; /* the driver knows the stream: it is there after all */
+    lane->is_orphan = false;
+    lane->thread = lane->thread != NULL ? tarni_thread() : NULL; /* a new one may have its number */
   }
-  return lane;
+  return index;
 }
 
 tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
@@ -481,15 +484,19 @@ static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream)
   return lane;
 }
 
-/* Default streams of threads that are gone: what they were given is fenced by another stream. */
+/* Default streams of threads that are gone: what they were given is fenced by another stream. Where
+ * that cannot be it is tried the next time; where one is in use again meanwhile it stays. */
 static void orphans_retire_grow(tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->max_lanes; i++) {
-    const tarni_lane *lane = &heap->lanes[i];
+    tarni_lane *lane = &heap->lanes[i];
     tarni_lock_acquire(&heap->lock);
     const bool is_left = lane->is_orphan && lane->stream_id != 0 && !lane->is_retired;
+    const uint64_t ticket = is_left ? tarni_ticket_locked(heap, i) : 0;
     tarni_lock_release(&heap->lock);
-    if (is_left) {
-      (void)tarni_lane_retire_grow(heap, i); /* where it cannot be, it is the next time */
+    if (is_left && fence_record(heap, i, ticket) == TARN_OK) {
+      tarni_lock_acquire(&heap->lock);
+      lane->is_retired = lane->is_orphan;
+      tarni_lock_release(&heap->lock);
     }
   }
 }

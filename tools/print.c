@@ -35,21 +35,29 @@ bool tool_has_colour(void) {
   return isatty(STDOUT_FILENO) != 0 && getenv("NO_COLOR") == NULL;
 }
 
+/* Whether a byte goes on with a character of UTF-8 that begins with another: those are the two that
+ * forbid forms that are too long, halves of pairs and what is beyond the last character. */
+static bool utf8_follows(unsigned char first, unsigned char second) {
+  const unsigned char least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+  const unsigned char most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  return second >= least && second <= most;
+}
+
 /* How many bytes the character of UTF-8 that begins here has; 0: none begins here. */
 static size_t utf8_length(const unsigned char *at) {
-  const size_t n = *at < 0x80                  ? 1
-                   : *at >= 0xc2 && *at < 0xe0 ? 2
-                   : *at >= 0xe0 && *at < 0xf0 ? 3
-                   : *at >= 0xf0 && *at < 0xf5 ? 4
-                                               : 0;
-  for (size_t i = 1; i < n; i++) {
-    if ((at[i] & 0xc0) != 0x80) {
+  if (*at < 0x80) {
+    return 1;
+  }
+  if (*at < 0xc2 || *at > 0xf4 || !utf8_follows(at[0], at[1])) {
+    return 0;
+  }
+  const size_t n = *at < 0xe0 ? 2 : *at < 0xf0 ? 3 : 4;
+  for (size_t i = 2; i < n; i++) {
+    if (!utf8_follows(0, at[i])) {
       return 0;
     }
   }
-  const bool is_wrong = (*at == 0xe0 && at[1] < 0xa0) || (*at == 0xed && at[1] > 0x9f) ||
-                        (*at == 0xf0 && at[1] < 0x90) || (*at == 0xf4 && at[1] > 0x8f);
-  return is_wrong ? 0 : n;
+  return n;
 }
 
 /* Names of files may be any bytes: what is no text becomes a question mark in a box. */

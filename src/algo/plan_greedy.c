@@ -119,7 +119,7 @@ static uint64_t find_gap(const tarni_scene *scene, const shelf *one, uint32_t bu
 }
 
 /* Whether the placing of one more has to end here: now and then the clock is looked at. */
-static bool is_late(const tarni_placing *placing, uint32_t k) {
+static bool placing_is_late(const tarni_placing *placing, uint32_t k) {
   return placing->run != NULL && k % PLACE_POLL == PLACE_POLL - 1 && tarni_run_poll(placing->run);
 }
 
@@ -136,7 +136,7 @@ tarn_status tarni_greedy_place(const tarni_scene *scene, tarni_placing *placing)
     const shelf *near = shelves_of(&all, scene->begin[i], scene->end[i]);
     const uint64_t offset = find_gap(scene, near, i, placing->fit);
     const shelf_item item = {scene->begin[i], scene->end[i], offset, offset + scene->bytes[i]};
-    if (item.top >= placing->ceiling || is_late(placing, k)) {
+    if (item.top >= placing->ceiling || placing_is_late(placing, k)) {
       placing->height = UINT64_MAX;
       break;
     }
@@ -176,7 +176,8 @@ static uint64_t sweep_gap(const tarni_scene *scene, uint32_t buffer, shelf *live
   return floor;
 }
 
-/* First fit in the order of time: only what is live is in the way, so it is quick. */
+/* First fit in the order of time: only what is live is in the way, so it is quick. Where very many
+ * are live at once it is not: what has no place when the time is up goes on top. */
 static tarn_status sweep_run(tarni_run *run, const uint32_t *order, uint64_t *offsets) {
   const tarni_scene *scene = run->scene;
   shelf live = {.items = calloc((size_t)scene->count + 1, sizeof(*live.items))};
@@ -185,15 +186,20 @@ static tarn_status sweep_run(tarni_run *run, const uint32_t *order, uint64_t *of
     return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
                       "no memory for the placement of %u buffers", scene->count);
   }
+  bool is_late = false;
   for (uint32_t k = 0; k < scene->count; k++) {
     const uint32_t i = order[k];
-    uint32_t at;
-    offsets[i] = sweep_gap(scene, i, &live, &at);
-    memmove(live.items + at + 1, live.items + at, (live.count - at) * sizeof(*live.items));
-    live.items[at] =
-        (shelf_item){scene->begin[i], scene->end[i], offsets[i], offsets[i] + scene->bytes[i]};
-    live.count++;
-    height = tarni_max(height, live.items[at].top);
+    uint32_t at = 0;
+    is_late = is_late || (k % PLACE_POLL == PLACE_POLL - 1 && tarni_run_poll(run));
+    offsets[i] =
+        is_late ? tarni_align_up(height, scene->alignment[i]) : sweep_gap(scene, i, &live, &at);
+    height = tarni_max(height, offsets[i] + scene->bytes[i]);
+    if (!is_late) {
+      memmove(live.items + at + 1, live.items + at, (live.count - at) * sizeof(*live.items));
+      live.items[at] =
+          (shelf_item){scene->begin[i], scene->end[i], offsets[i], offsets[i] + scene->bytes[i]};
+      live.count++;
+    }
   }
   free(live.items);
   tarni_run_offer(run, offsets, height);

@@ -492,7 +492,32 @@ static void planned_branches(void) {
   rig_close(&r);
 }
 
+/* Memory of the caller's begins where it begins: an alignment that it has not is refused. */
+static void alignments_of_the_callers(void) {
+  rig r;
+  tarn_ptr memory = 0, block = 1;
+  tarn_arena *arena = NULL;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_OK(tarn_alloc(r.heap, 8 * MIB, r.streams[0], &memory));
+  const tarn_arena_config own = {
+      .size = sizeof(own), .memory = memory + 4096, .memory_bytes = 8 * MIB - 4096};
+  CHECK_OK(tarn_arena_create(r.heap, &own, &arena));
+  const tarn_capture_config in_it = {.size = sizeof(in_it), .arena = arena};
+  tarn_capture *capture = rig_capture_begin(&r, &in_it);
+  CHECK_STATUS(tarn_alloc_aligned(r.heap, 1000, 2 * MIB, r.streams[0], &block), TARN_INVALID);
+  CHECK_EQ(block, 0);
+  CHECK_HAS(tarn_last_message(), "no multiple of");
+  CHECK_OK(tarn_alloc_aligned(r.heap, 1000, 256, r.streams[0], &block));
+  CHECK_EQ(block % 256, 0);
+  CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+  CHECK_OK(tarn_arena_destroy(arena));
+  CHECK_OK(tarn_free(r.heap, memory, r.streams[0]));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"alignments of the caller's memory", alignments_of_the_callers},
     {"monotone arenas", monotone_arenas},
     {"huge requests", huge_requests},
     {"limits that are no whole units", odd_limits},

@@ -13,7 +13,7 @@
 
 enum { MIB = 1 << 20, GRANULE = 16 << 10 };
 
-static const uint64_t TWO_LARGE_DEVICES = (uint64_t)160 << 30; /* what a heap of one takes */
+static const uint64_t two_large_devices = (uint64_t)160 << 30; /* what a heap of one takes */
 
 static bool is_same(const tarn_heap_stats *a, const tarn_heap_stats *b) {
   return rig_same_stats(a, b);
@@ -203,7 +203,7 @@ static void huge_sizes(void) {
 
 /* One allocation may be most of a large device, at once. */
 static void most_of_a_large_device(void) {
-  if (!test_has_addresses(TWO_LARGE_DEVICES)) {
+  if (!test_has_addresses(two_large_devices)) {
     return;
   }
   rig r;
@@ -480,7 +480,7 @@ static void granularities(void) {
 }
 
 static void all_defaults(void) {
-  if (!test_has_addresses(TWO_LARGE_DEVICES)) {
+  if (!test_has_addresses(two_large_devices)) {
     return;
   }
   tarn_heap *heap;

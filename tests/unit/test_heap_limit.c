@@ -467,7 +467,25 @@ static void reserves_beyond_all_addresses(void) {
   rig_close(&r);
 }
 
+/* A limit below what captures hold can be set while the heap sleeps: there is nothing to trim. */
+static void lowered_asleep(void) {
+  rig r;
+  rig_block inside;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  CHECK_OK(rig_capture_alloc(&r, 40 * MIB, r.streams[0], &inside));
+  CHECK_OK(tarn_free(r.heap, inside.address, r.streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_DROP));
+  CHECK_OK(tarn_heap_set_limit(r.heap, 20 * MIB));
+  CHECK_OK(tarn_heap_set_limit(r.heap, 0));
+  CHECK_OK(tarn_heap_wake(r.heap));
+  CHECK_OK(tarn_graph_destroy(graph));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"lowered asleep", lowered_asleep},
     {"captures count", captures_count},
     {"reserves beyond all addresses", reserves_beyond_all_addresses},
     {"a limit, with the numbers", limit_with_the_numbers},

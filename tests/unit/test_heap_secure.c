@@ -4,6 +4,7 @@
  * back to the device. */
 #include <string.h>
 
+#include "port/port.h"
 #include "support/rig.h"
 #include "support/test.h"
 #include "tarn/capture.h"
@@ -155,7 +156,31 @@ static void captures_are_refused(void) {
   rig_close(&r);
 }
 
+/* A stream that somebody captures: what it would fill with zeros the graph would, whenever it is
+ * launched, over whoever has the memory then. So it is refused. */
+static void captured_streams_are_refused(void) {
+  rig r;
+  rig_block block;
+  tarn_ptr none = 1;
+  tarni_graph raw = NULL;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 2));
+  tarni_port *port = (tarni_port *)r.device;
+  take(&r, 4096, r.streams[0], &block);
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  CHECK_OK(tarni_port_capture_begin(port, r.streams[0], TARNI_CAPTURE_RELAXED));
+  CHECK_STATUS(tarn_free(r.heap, block.address, r.streams[0]), TARN_CAPTURE);
+  CHECK_HAS(tarn_last_message(), "being captured");
+  CHECK_STATUS(tarn_alloc(r.heap, 4096, r.streams[0], &none), TARN_CAPTURE);
+  CHECK_EQ(none, 0);
+  CHECK_OK(tarni_port_capture_end(port, r.streams[0], &raw));
+  CHECK_OK(tarni_port_graph_destroy(port, raw, NULL));
+  CHECK_EQ(rig_stats(&r).live_blocks, 1);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"captured streams are refused", captured_streams_are_refused},
     {"captures are refused", captures_are_refused},
     {"every owner sees zeros", every_owner_sees_zeros},
     {"freed blocks are empty", freed_blocks_are_empty},

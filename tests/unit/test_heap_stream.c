@@ -579,7 +579,67 @@ static void threads_come_and_go(void) {
   rig_close(&r);
 }
 
+static pthread_key_t late_key;
+static sem_t late_there, late_go;
+
+/* The thread's caches are given up by then, and it goes on. */
+static void use_late(void *user) {
+  rig *r = user;
+  rig_block block;
+  CHECK_OK(rig_alloc(r, 6 * MIB, PER_THREAD, &block));
+  CHECK_EQ(sem_post(&late_there), 0);
+  CHECK_EQ(sem_wait(&late_go), 0);
+  rig_touch(r, &block, PER_THREAD, true);
+  CHECK_OK(rig_free(r, &block, PER_THREAD));
+}
+
+static void *use_and_leave(void *user) {
+  (void)pair_on_own_stream(user);
+  CHECK(pthread_setspecific(late_key, user) == 0);
+  return NULL;
+}
+
+/* A thread that allocates while it exits, after its caches are gone: its stream's record is not
+ * another's, however short records are. */
+static void threads_that_go_late(void) {
+  enum { ALL = 1023 }; /* streams that a heap knows */
+  static tarn_stream streams[ALL];
+  rig r;
+  rig_block block;
+  pthread_t thread;
+  int n = 0;
+  REQUIRE(rig_open(&r, "sim:256M,order=lazy", NULL, 1));
+  CHECK_EQ(sem_init(&late_there, 0, 0) + sem_init(&late_go, 0, 0), 0);
+  CHECK_OK(rig_alloc(&r, 300, r.streams[0], &block)); /* makes the key of the caches */
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  REQUIRE(pthread_key_create(&late_key, use_late) == 0);
+  REQUIRE(pthread_create(&thread, NULL, use_and_leave, &r) == 0);
+  CHECK_EQ(sem_wait(&late_there), 0);
+  for (; n < ALL; n++) {
+    REQUIRE_OK(tarn_stream_create(r.device, &streams[n]));
+    if (rig_alloc(&r, 300, streams[n], &block) != TARN_OK) {
+      break;
+    }
+    CHECK_OK(rig_free(&r, &block, streams[n]));
+  }
+  CHECK_EQ(n, ALL - 2); /* one is the rig's, one the thread's */
+  CHECK_EQ(sem_post(&late_go), 0);
+  CHECK_EQ(pthread_join(thread, NULL), 0);
+  CHECK_OK(rig_alloc(&r, 6 * MIB, streams[0], &block));
+  rig_touch(&r, &block, streams[0], true);
+  CHECK_OK(rig_free(&r, &block, streams[0]));
+  CHECK_OK(rig_alloc(&r, 300, streams[n], &block)); /* now there is a record */
+  CHECK_OK(rig_free(&r, &block, streams[n]));
+  for (int i = 0; i <= n; i++) {
+    CHECK_OK(tarn_stream_retire(r.heap, streams[i]));
+    CHECK_OK(tarn_stream_destroy(r.device, streams[i]));
+  }
+  CHECK(pthread_key_delete(late_key) == 0);
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"threads that go late", threads_that_go_late},
     {"threads come and go", threads_come_and_go},
     {"freed by many streams", freed_by_many_streams},
     {"trims after a stream is gone", trims_after_a_stream_is_gone},
