@@ -419,7 +419,7 @@ static tarn_status copies_submit(tarn_batch *batch, tarni_transfers *table, tarn
     return TARN_OK;
   }
   tarn_status status = tarni_port_copy_batch(port, table->copies, n, stream, batch->way);
-  if (status == TARN_INVALID) {
+  if (status == TARN_INVALID && !batch->is_apart) {
     const uint32_t n_joined = n;
     n = copies_make(table, is_out, true);
     batch->is_apart = n != n_joined;

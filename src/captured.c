@@ -151,16 +151,11 @@ static tarn_status arena_refuse(const tarn_arena *arena, uint64_t offset, const 
                     "0x%llx is an address of a capture's arena, but in no live block", address);
 }
 
-/* The calling thread, for the stream that each thread has of its own; NULL for all others. */
-static const void *thread_of(tarn_stream stream) {
-  return stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
-}
-
 /* What must be complete, in the capture that goes on, before the block is used again. */
 static uint32_t stamp_of_free(tarn_capture *capture, const tarni_piece *piece, tarn_stream stream) {
   uint32_t stamp = tarni_branch_past_held(capture, stream);
   for (const tarni_piece_uses *use = piece->uses; use != NULL; use = use->next) {
-    if (use->thread != thread_of(use->stream)) {
+    if (use->thread != tarni_thread_of(use->stream)) {
       return TARNI_REACH_NEVER; /* another thread's own stream: it cannot be asked about here */
     }
     const bool is_inside = tarni_capture_freeing_held(capture->heap, use->stream) == capture;
@@ -230,7 +225,7 @@ static tarn_status use_add_held(tarn_heap *heap, tarni_piece *piece, tarn_stream
     TARN_TRY(tarni_lane_find(heap, stream, &lane));
   }
   for (const tarni_piece_uses *use = piece->uses; use != NULL; use = use->next) {
-    if (use->stream == stream && use->lane == lane && use->thread == thread_of(stream)) {
+    if (use->stream == stream && use->lane == lane && use->thread == tarni_thread_of(stream)) {
       return TARN_OK;
     }
   }
@@ -240,7 +235,7 @@ static tarn_status use_add_held(tarn_heap *heap, tarni_piece *piece, tarn_stream
                       "no host memory to note a use");
   }
   *use = (tarni_piece_uses){
-      .next = piece->uses, .stream = stream, .thread = thread_of(stream), .lane = lane};
+      .next = piece->uses, .stream = stream, .thread = tarni_thread_of(stream), .lane = lane};
   piece->uses = use;
   return TARN_OK;
 }

@@ -102,7 +102,7 @@ static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
   return offset < heap->small_end ? 0 : 1;
 }
 
-/* ---- order.c: lanes, tickets and fences ---- */
+/* ---- order.c: orders, tickets and fences ---- */
 bool tarni_order_add(tarni_order *order, tarni_index lane, uint64_t ticket);
 
 /* The order of one lane alone. Ticket 0: there is nothing to wait for. */
@@ -129,15 +129,10 @@ tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order);
 bool tarni_fences_poll_grow(tarn_heap *heap);
 /* Waits, on the host, for the oldest fence. False: there is none. */
 bool tarni_fences_wait_grow(tarn_heap *heap);
-/* The lane of a stream, made if need be; or 0 where the heap does not know the stream. */
-tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
-tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
+/* Records a fence for the lane's ticket unless there is one. */
+tarn_status tarni_lane_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket);
 /* Where work of the lane is put, by any thread. */
 tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *stream);
-/* The same for a stream that cannot be asked because it is being captured. */
-tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
-/* The calling thread, by a number that no other ever has. */
-const void *tarni_thread(void);
 static inline bool tarni_is_legacy(tarn_stream stream) {
   return stream == NULL || stream == TARNI_STREAM_LEGACY;
 }
@@ -147,14 +142,27 @@ tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream);
 tarn_status tarni_device_await(tarn_heap *heap);
 /* What that took and could not give back is given back, which waits for the device. */
 tarn_status tarni_unreturned_reap(tarn_heap *heap);
-tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);
-/* Lanes whose streams were found to be captured are asked again. */
-void tarni_lanes_ask_again_locked(tarn_heap *heap);
 /* Waits, on the host, for all that the lanes' streams were given. */
 tarn_status tarni_lanes_finish_grow(tarn_heap *heap);
 /* Gives the fences back. May be called again where it fails. */
 tarn_status tarni_fences_close(tarn_heap *heap);
 void tarni_lanes_close(tarn_heap *heap);
+
+/* ---- lane.c: the streams that a heap knows ---- */
+/* The lane of a stream, made if need be; or 0 where the heap does not know the stream. */
+tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
+tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
+/* The same for a stream that cannot be asked because it is being captured. */
+tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
+/* The calling thread, by a number that no other ever has. */
+const void *tarni_thread(void);
+/* The same for the stream that each thread has of its own; NULL for all others. */
+static inline const void *tarni_thread_of(tarn_stream stream) {
+  return stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
+}
+tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);
+/* Lanes whose streams were found to be captured are asked again. */
+void tarni_lanes_ask_again_locked(tarn_heap *heap);
 
 /* ---- chunk.c: physical memory ---- */
 /* Finds an extent of `size` bytes for the lane that needs no driver call; BUSY, cut to size. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  *
- * Lanes, tickets and fences: what must complete before memory is used again. Memory that a lane
+ * Orders, tickets and fences: what must complete before memory is used again. Memory that a lane
  * gives back gets the lane's next ticket. A fence is an event recorded on the lane's stream; it
  * proves all tickets given before it was recorded. Events are recorded only when memory is about to
  * leave its stream, or a mapping is to be dropped.
@@ -277,14 +277,13 @@ static tarn_status fence_make(tarn_heap *heap, tarni_index index, uint64_t ticke
   return TARN_OK;
 }
 
-/* Records a fence for the ticket unless there is one. */
-static tarn_status fence_record(tarn_heap *heap, tarni_index index, uint64_t ticket) {
+tarn_status tarni_lane_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket) {
   return note_captured(heap, index, fence_make(heap, index, ticket));
 }
 
 tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order) {
   for (uint32_t i = 0; i < order->n; i++) {
-    TARN_TRY(fence_record(heap, order->lanes[i], order->tickets[i]));
+    TARN_TRY(tarni_lane_fence_grow(heap, order->lanes[i], order->tickets[i]));
   }
   return TARN_OK;
 }
@@ -327,7 +326,7 @@ static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_in
     return TARN_OK;
   }
   TARN_TRY(room);
-  TARN_TRY(fence_record(heap, entry.lane, entry.ticket));
+  TARN_TRY(tarni_lane_fence_grow(heap, entry.lane, entry.ticket));
   /* The oldest fence that proves the ticket: the shortest wait. */
   for (uint32_t i = 0; i < other->n_fences; i++) {
     const tarni_fence *fence = &other->fences[(other->first_fence + i) % TARNI_FENCES];
@@ -393,166 +392,6 @@ bool tarni_fences_wait_grow(tarn_heap *heap) {
   return false;
 }
 
-/* ---- Lanes ---- */
-
-static tarni_index lane_by_id(const tarn_heap *heap, uint64_t stream_id) {
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    if (heap->lanes[i].stream_id == stream_id && !heap->lanes[i].is_retired) {
-      return i;
-    }
-  }
-  return 0;
-}
-
-static tarni_index lane_unused(tarn_heap *heap) {
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    if (heap->lanes[i].stream_id == 0) {
-      return i;
-    }
-  }
-  return heap->n_lanes < heap->max_lanes ? heap->n_lanes++ : 0;
-}
-
-/* A new lane goes on with the tickets of the one that had the record before: what others have
- * waited for stays true. */
-const void *tarni_thread(void) {
-  static _Atomic uintptr_t last;
-  static _Thread_local uintptr_t number;
-  if (number == 0) {
-    number = atomic_fetch_add(&last, 1) + 1;
-  }
-  return (const void *)number;
-}
-
-static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) {
-  lane->stream_id = stream_id;
-  lane->stream = stream;
-  lane->thread = stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
-  lane->is_orphan = false;
-  lane->is_retired = false;
-  lane->is_lost = false;
-  lane->is_captured = false;
-  if (lane->waited != NULL) {
-    memset(lane->waited, 0, lane->n_waited * sizeof(*lane->waited));
-  }
-}
-
-static tarni_index lane_known(tarn_heap *heap, uint64_t stream_id) {
-  const tarni_index index = lane_by_id(heap, stream_id);
-  tarni_lane *lane = &heap->lanes[index];
-  if (index != 0) {
-    lane->is_lost = false; /* the driver knows the stream: it is there after all */
-    lane->is_orphan = false;
-    lane->thread = lane->thread != NULL ? tarni_thread() : NULL; /* a new one may have its number */
-  }
-  return index;
-}
-
-tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
-  uint64_t id;
-  *lane = 0;
-  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
-  tarni_lock_acquire(&heap->lock);
-  *lane = lane_known(heap, id);
-  tarni_lock_release(&heap->lock);
-  return TARN_OK;
-}
-
-tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream) {
-  tarni_index found = TARNI_LANE_COMMON;
-  tarni_lock_acquire(&heap->lock);
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    const tarni_lane *lane = &heap->lanes[i];
-    const bool is_it = lane->stream == stream && lane->stream_id != 0 && !lane->is_retired &&
-                       (lane->thread == NULL || lane->thread == tarni_thread());
-    found = is_it ? i : found;
-  }
-  tarni_lock_release(&heap->lock);
-  return found;
-}
-
-static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream) {
-  tarni_lock_acquire(&heap->lock);
-  tarni_index lane = lane_known(heap, id);
-  if (lane == 0) {
-    lane = lane_unused(heap);
-    if (lane != 0) {
-      lane_open(&heap->lanes[lane], id, stream);
-    }
-  }
-  tarni_lock_release(&heap->lock);
-  return lane;
-}
-
-/* Default streams of threads that are gone: what they were given is fenced by another stream. Where
- * that cannot be it is tried the next time; where one is in use again meanwhile it stays. */
-static void orphans_retire_grow(tarn_heap *heap) {
-  for (tarni_index i = 1; i < heap->max_lanes; i++) {
-    tarni_lane *lane = &heap->lanes[i];
-    tarni_lock_acquire(&heap->lock);
-    const bool is_left = lane->is_orphan && lane->stream_id != 0 && !lane->is_retired;
-    const uint64_t ticket = is_left ? tarni_ticket_locked(heap, i) : 0;
-    tarni_lock_release(&heap->lock);
-    if (is_left && fence_record(heap, i, ticket) == TARN_OK) {
-      tarni_lock_acquire(&heap->lock);
-      lane->is_retired = lane->is_orphan;
-      tarni_lock_release(&heap->lock);
-    }
-  }
-}
-
-/* All records are taken: those of retired streams come back once their work is complete. */
-static tarni_index lane_await(tarn_heap *heap, uint64_t id, tarn_stream stream) {
-  tarni_lock_acquire(&heap->grow);
-  orphans_retire_grow(heap);
-  tarni_shortage_reap_grow(heap);
-  tarni_index lane = lane_obtain(heap, id, stream);
-  while (lane == 0 && tarni_fences_wait_grow(heap)) {
-    tarni_shortage_reap_grow(heap);
-    lane = lane_obtain(heap, id, stream);
-  }
-  tarni_lock_release(&heap->grow);
-  return lane;
-}
-
-tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
-  uint64_t id;
-  *lane = TARNI_LANE_COMMON;
-  if (heap->is_fixed && stream == TARNI_STREAM_HOST) {
-    return TARN_OK; /* what the host gives back is complete */
-  }
-  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
-  *lane = lane_obtain(heap, id, stream);
-  if (*lane == 0) {
-    *lane = lane_await(heap, id, stream);
-  }
-  if (*lane == 0) {
-    const tarni_facts facts = {.device = heap->port->device.name};
-    return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts,
-                      "Retire streams that are no longer used (tarn_stream_retire).",
-                      "the heap knows %u streams already", heap->max_lanes - 1);
-  }
-  return TARN_OK;
-}
-
-tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index) {
-  tarni_lane *lane = &heap->lanes[index];
-  tarni_lock_acquire(&heap->lock);
-  const uint64_t ticket = tarni_ticket_locked(heap, index);
-  tarni_lock_release(&heap->lock);
-  TARN_TRY(fence_record(heap, index, ticket));
-  tarni_lock_acquire(&heap->lock);
-  lane->is_retired = true;
-  tarni_lock_release(&heap->lock);
-  return TARN_OK;
-}
-
-void tarni_lanes_ask_again_locked(tarn_heap *heap) {
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    heap->lanes[i].is_captured = false;
-  }
-}
-
 /* ---- The end ---- */
 
 /* Gives each lane a ticket and sees to it that a fence for it is under way. */
@@ -564,7 +403,7 @@ static tarn_status lanes_fence(tarn_heap *heap, uint32_t n) {
     const bool is_used = lane->stream_id != 0;
     lane->goal = is_used ? tarni_ticket_locked(heap, i) : 0;
     tarni_lock_release(&heap->lock);
-    const tarn_status fenced = is_used ? fence_record(heap, i, lane->goal) : TARN_OK;
+    const tarn_status fenced = is_used ? tarni_lane_fence_grow(heap, i, lane->goal) : TARN_OK;
     status = status == TARN_OK ? fenced : status;
   }
   return status;

@@ -188,6 +188,13 @@ static void side_by_side_in_two_allocations(void) {
     CHECK_EQ(info_of(&s).copies, 4 * round);
     CHECK(memcmp(device_bytes(&s, 0), bytes, sizeof(bytes)) == 0);
   }
+  /* Refused for another reason: it is the caller's, and nothing is joined after it either. */
+  CHECK_OK(tarn_batch_upload(s.batch, s.block, bytes[0], 1000));
+  CHECK_OK(tarn_batch_upload(s.batch, s.block + 1000, bytes[1], 1000));
+  CHECK_OK(tarn_sim_fail(s.dock.rig.device, TARN_CALL_COPY_BATCH, 1, 1, REFUSED));
+  CHECK_STATUS(tarn_batch_send(s.batch, s.stream), TARN_INVALID);
+  CHECK_OK(tarn_batch_send(s.batch, s.stream));
+  CHECK_EQ(info_of(&s).copies, 8 + 2);
   CHECK_OK(tarn_sim_fail(s.dock.rig.device, TARN_CALL_COUNT, 0, 0, 0));
   scene_close(&s);
 }

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Lanes: the records of the streams that a heap knows. A stream gets one when it is first named,
+ * and gives it back when it is retired and its work is complete; a thread's default stream, also
+ * when the thread has gone and records are short. What the records are for is order.c's business.
+ */
+#include <string.h>
+
+#include "base/bits.h"
+#include "internal.h"
+
+static tarni_index lane_by_id(const tarn_heap *heap, uint64_t stream_id) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    if (heap->lanes[i].stream_id == stream_id && !heap->lanes[i].is_retired) {
+      return i;
+    }
+  }
+  return 0;
+}
+
+static tarni_index lane_unused(tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    if (heap->lanes[i].stream_id == 0) {
+      return i;
+    }
+  }
+  return heap->n_lanes < heap->max_lanes ? heap->n_lanes++ : 0;
+}
+
+const void *tarni_thread(void) {
+  static _Atomic uintptr_t last;
+  static _Thread_local uintptr_t number;
+  if (number == 0) {
+    number = atomic_fetch_add(&last, 1) + 1;
+  }
+  return (const void *)number;
+}
+
+/* A new lane goes on with the tickets of the one that had the record before: what others have
+ * waited for stays true. */
+static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) {
+  lane->stream_id = stream_id;
+  lane->stream = stream;
+  lane->thread = tarni_thread_of(stream);
+  lane->is_orphan = false;
+  lane->is_retired = false;
+  lane->is_lost = false;
+  lane->is_captured = false;
+  if (lane->waited != NULL) {
+    memset(lane->waited, 0, lane->n_waited * sizeof(*lane->waited));
+  }
+}
+
+static tarni_index lane_known(tarn_heap *heap, uint64_t stream_id) {
+  const tarni_index index = lane_by_id(heap, stream_id);
+  tarni_lane *lane = &heap->lanes[index];
+  if (index != 0) {
+    lane->is_lost = false; /* the driver knows the stream: it is there after all */
+    lane->is_orphan = false;
+    lane->thread = lane->thread != NULL ? tarni_thread() : NULL; /* a new one may have its number */
+  }
+  return index;
+}
+
+tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+  uint64_t id;
+  *lane = 0;
+  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
+  tarni_lock_acquire(&heap->lock);
+  *lane = lane_known(heap, id);
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
+tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream) {
+  tarni_index found = TARNI_LANE_COMMON;
+  tarni_lock_acquire(&heap->lock);
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    const tarni_lane *lane = &heap->lanes[i];
+    const bool is_it = lane->stream == stream && lane->stream_id != 0 && !lane->is_retired &&
+                       (lane->thread == NULL || lane->thread == tarni_thread());
+    found = is_it ? i : found;
+  }
+  tarni_lock_release(&heap->lock);
+  return found;
+}
+
+static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream) {
+  tarni_lock_acquire(&heap->lock);
+  tarni_index lane = lane_known(heap, id);
+  if (lane == 0) {
+    lane = lane_unused(heap);
+    if (lane != 0) {
+      lane_open(&heap->lanes[lane], id, stream);
+    }
+  }
+  tarni_lock_release(&heap->lock);
+  return lane;
+}
+
+/* Default streams of threads that are gone: what they were given is fenced by another stream. Where
+ * that cannot be it is tried the next time; where one is in use again meanwhile it stays. */
+static void orphans_retire_grow(tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->max_lanes; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    tarni_lock_acquire(&heap->lock);
+    const bool is_left = lane->is_orphan && lane->stream_id != 0 && !lane->is_retired;
+    const uint64_t ticket = is_left ? tarni_ticket_locked(heap, i) : 0;
+    tarni_lock_release(&heap->lock);
+    if (is_left && tarni_lane_fence_grow(heap, i, ticket) == TARN_OK) {
+      tarni_lock_acquire(&heap->lock);
+      lane->is_retired = lane->is_orphan;
+      tarni_lock_release(&heap->lock);
+    }
+  }
+}
+
+/* All records are taken: those of retired streams come back once their work is complete. */
+static tarni_index lane_await(tarn_heap *heap, uint64_t id, tarn_stream stream) {
+  tarni_lock_acquire(&heap->grow);
+  orphans_retire_grow(heap);
+  tarni_shortage_reap_grow(heap);
+  tarni_index lane = lane_obtain(heap, id, stream);
+  while (lane == 0 && tarni_fences_wait_grow(heap)) {
+    tarni_shortage_reap_grow(heap);
+    lane = lane_obtain(heap, id, stream);
+  }
+  tarni_lock_release(&heap->grow);
+  return lane;
+}
+
+tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+  uint64_t id;
+  *lane = TARNI_LANE_COMMON;
+  if (heap->is_fixed && stream == TARNI_STREAM_HOST) {
+    return TARN_OK; /* what the host gives back is complete */
+  }
+  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
+  *lane = lane_obtain(heap, id, stream);
+  if (*lane == 0) {
+    *lane = lane_await(heap, id, stream);
+  }
+  if (*lane == 0) {
+    const tarni_facts facts = {.device = heap->port->device.name};
+    return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts,
+                      "Retire streams that are no longer used (tarn_stream_retire).",
+                      "the heap knows %u streams already", heap->max_lanes - 1);
+  }
+  return TARN_OK;
+}
+
+tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index) {
+  tarni_lane *lane = &heap->lanes[index];
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t ticket = tarni_ticket_locked(heap, index);
+  tarni_lock_release(&heap->lock);
+  TARN_TRY(tarni_lane_fence_grow(heap, index, ticket));
+  tarni_lock_acquire(&heap->lock);
+  lane->is_retired = true;
+  tarni_lock_release(&heap->lock);
+  return TARN_OK;
+}
+
+void tarni_lanes_ask_again_locked(tarn_heap *heap) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    heap->lanes[i].is_captured = false;
+  }
+}
