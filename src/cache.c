@@ -123,6 +123,10 @@ void tarni_caches_revoke_locked(tarn_heap *heap) {
 }
 
 void tarni_caches_allow_locked(tarn_heap *heap) {
+  if (heap->caches == NULL) {
+    return;
+  }
+  barrier_for_all();
   for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
     atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap), memory_order_release);
   }

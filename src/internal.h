@@ -328,14 +328,24 @@ void tarni_caches_revoke_locked(tarn_heap *heap);
 void tarni_caches_allow_locked(tarn_heap *heap);
 void tarni_caches_close(tarn_heap *heap);
 
+/* An owner that goes in needs no barrier of its own: who allows it to has made every thread pass
+ * one. The thread sanitizer does not know of such barriers. */
+#if defined(__SANITIZE_THREAD__)
+#define TARNI_ENTERING memory_order_acquire
+#else
+#define TARNI_ENTERING memory_order_relaxed
+#endif
+
 /* The owner goes in. False: somebody else has the cache now; take heap->lock instead.
- * The partner of this is cache_revoke in cache.c: it sets is_revoked, makes every thread pass a
- * barrier (membarrier), then waits for is_busy to be 0. So either the owner sees is_revoked here,
- * or the other one sees is_busy. */
+ * Its partners are in cache.c. Revoking sets is_revoked, makes every thread pass a barrier
+ * (membarrier), then waits for is_busy to be 0: so either the owner sees is_revoked here, or the
+ * other one sees is_busy. Allowing makes every thread pass a barrier, then clears is_revoked: so an
+ * owner that sees that looks at its cache after the barrier, and finds what the other one left. */
 static inline bool tarni_cache_enter(tarni_cache *cache) {
   atomic_store_explicit(&cache->is_busy, 1, memory_order_relaxed);
   atomic_signal_fence(memory_order_seq_cst);
-  if (TARNI_LIKELY(atomic_load_explicit(&cache->is_revoked, memory_order_acquire) == 0)) {
+  if (TARNI_LIKELY(atomic_load_explicit(&cache->is_revoked, TARNI_ENTERING) == 0)) {
+    atomic_signal_fence(memory_order_seq_cst);
     return true;
   }
   atomic_store_explicit(&cache->is_busy, 0, memory_order_release);
