@@ -33,6 +33,11 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/tests/support/fake_cuda/fake_cuda.c)
     TARN_FAKE_CUDA_PREFIX="${PROJECT_BINARY_DIR}/tests/support/fake_cuda_")
 endif()
 
+add_library(fake_peer MODULE tests/support/fake_peer/fake_peer.c)
+target_link_libraries(fake_peer PRIVATE tarn_build)
+set_target_properties(fake_peer PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY tests/support)
+add_dependencies(tarn_test_support fake_peer)
+
 # A thread sanitizer whose shadow map does not fit the kernel's address randomisation dies at start
 # with "unexpected memory mapping"; without randomisation it runs. Where setarch is not allowed
 # (some containers) the test is started as it is.

@@ -7,6 +7,8 @@
 #include "tarn/tarn.h"
 #include "tool.h"
 
+char **tool_command_line;
+
 void tool_usage(const tool_command *command) {
   printf("usage: tarn %s%s%s\n%s\n", command->name, command->arguments[0] != '\0' ? " " : "",
          command->arguments, command->summary);

@@ -7,8 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench_loop.h"
+#include "tool.h"
 
 /* ---- tarn ----------------------------------------------------------------------------------- */
 
@@ -83,15 +85,43 @@ void bench_peer_glibc(bench_peer *peer) {
 
 /* ---- Shared libraries ----------------------------------------------------------------------- */
 
-/* Loads the first library that is there; NULL, and the reason, when none is. The handle is never
- * closed: threads may still hold the library's memory when they end. */
+/* jemalloc wants its thread-local variables among those that a program begins with. glibc keeps
+ * little room there for libraries that come later, unless it is told to at the start: so the
+ * program is started again, and tells it. */
+static void start_with_room(void) {
+  if (tool_command_line != NULL && getenv("GLIBC_TUNABLES") == NULL &&
+      setenv("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=65536", 1) == 0) {
+    (void)execv("/proc/self/exe", tool_command_line); /* returns where that cannot be done */
+  }
+}
+
+/* A library; NULL, and the reason, when it cannot be loaded. That one is not there is no reason
+ * where another one is. */
+static void *load(bench_peer *peer, const char *file) {
+  static const char *const missing = "No such file";
+  void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+  if (library != NULL) {
+    return library;
+  }
+  char *reason = dlerror();
+  if (strstr(reason, "static TLS") != NULL) {
+    start_with_room();
+  }
+  if (peer->absent[0] == '\0' || strstr(reason, missing) == NULL) {
+    (void)snprintf(peer->absent, sizeof(peer->absent), "%s", reason);
+  }
+  return NULL;
+}
+
+/* Loads the first library that is there. The handle is never closed: threads may still hold the
+ * library's memory when they end. */
 static void *load_first(bench_peer *peer, const char *const files[]) {
   void *library = NULL;
   for (size_t i = 0; files[i] != NULL && library == NULL; i++) {
-    library = dlopen(files[i], RTLD_NOW | RTLD_LOCAL);
+    library = load(peer, files[i]);
   }
-  if (library == NULL) {
-    (void)snprintf(peer->absent, sizeof(peer->absent), "%s", dlerror());
+  if (library != NULL) {
+    peer->absent[0] = '\0';
   }
   return library;
 }

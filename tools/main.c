@@ -93,6 +93,7 @@ static const char *command_name(const char *text) {
 }
 
 int main(int argc, char **argv) {
+  tool_command_line = argv;
   if (argc < 2) {
     (void)fprintf(stderr, "tarn: a command is needed; `tarn help` lists them\n");
     return TOOL_USAGE;

@@ -22,6 +22,9 @@ typedef struct tool_command {
   int (*run)(const struct tool_command *command, int argc, char **argv);
 } tool_command;
 
+/* The command line that the process was started with. */
+extern char **tool_command_line;
+
 int tool_bench(const tool_command *command, int argc, char **argv);
 int tool_info(const tool_command *command, int argc, char **argv);
 int tool_options(const tool_command *command, int argc, char **argv);

@@ -275,6 +275,23 @@ static void pairs(void) {
   CHECK_EQ(member("driver_calls"), 0); /* of the first case */
 }
 
+/* A library that wants room which glibc does not keep unless it is told to. */
+static void a_peer_that_wants_room(void) {
+  char arguments[512];
+  if (cannot_run()) {
+    return;
+  }
+  (void)snprintf(arguments, sizeof(arguments),
+                 "bench pair --device sim --rounds 1 --peer '%s/tests/support/fake_peer.so'",
+                 getenv("TARN_TEST_BUILD_DIR"));
+  CHECK_EQ(run_tool_with("unset GLIBC_TUNABLES;", arguments), 0);
+  CHECK_HAS(output, "\nroomy  ");
+  /* Who has told glibc something is asked to tell it this, too. */
+  CHECK_EQ(run_tool_with("GLIBC_TUNABLES=glibc.malloc.check=0", arguments), 0);
+  CHECK_HAS(output, "peer is not here: ");
+  CHECK_HAS(output, "static TLS");
+}
+
 static void wrong_words(void) {
   static const struct {
     const char *arguments;
@@ -327,6 +344,7 @@ static const test_case cases[] = {
     {"replay: with statistics", replay_with_statistics},
     {"bench: the list, and random allocations", benches},
     {"bench: pairs", pairs},
+    {"bench: a peer that wants room", a_peer_that_wants_room},
     {"replay, bench: wrong use", wrong_words},
 };
 TEST_MAIN(cases)
