@@ -12,13 +12,20 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "base/bits.h"
 #include "internal.h"
 
-enum { CACHE_LINE = 64 }; /* bytes */
+enum {
+  CACHE_LINE = 64,         /* bytes */
+  CACHE_PROCESSORS = 8192, /* no Linux has more */
+};
+
+typedef cpu_set_t processors[CACHE_PROCESSORS / CPU_SETSIZE];
 
 _Thread_local tarni_cache *tarni_hot_cache;
 
@@ -37,20 +44,18 @@ static void barrier_for_all(void) {
     (void)syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
     return;
   }
-  /* Without it: moving the caller over all processors makes each of them switch. */
-  cpu_set_t all;
-  if (sched_getaffinity(0, sizeof(all), &all) != 0) {
-    return;
+  /* Without it: moving the caller over all processors makes each of them switch. Over those that it
+   * is not to use, too, since other threads may; the ones that are not there refuse. */
+  processors own, one;
+  const bool has_own = sched_getaffinity(0, sizeof(own), own) == 0;
+  for (int cpu = 0; cpu < get_nprocs_conf() && cpu < CACHE_PROCESSORS; cpu++) {
+    memset(one, 0, sizeof(one));
+    CPU_SET_S((size_t)cpu, sizeof(one), one);
+    (void)sched_setaffinity(0, sizeof(one), one);
   }
-  for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-    if (CPU_ISSET(cpu, &all)) {
-      cpu_set_t one;
-      CPU_ZERO(&one);
-      CPU_SET(cpu, &one);
-      (void)sched_setaffinity(0, sizeof(one), &one);
-    }
+  if (has_own) {
+    (void)sched_setaffinity(0, sizeof(own), own);
   }
-  (void)sched_setaffinity(0, sizeof(all), &all);
 }
 
 static void cache_await(tarni_cache *cache) {

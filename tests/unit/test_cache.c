@@ -1,10 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * A thread's caches: what they keep, what they hand on when they are full, and how others reach
- * into them. */
-#include <pthread.h>
-#include <stdatomic.h>
-
+ * A thread's caches: what they keep, and what they hand on when they are full. How others reach
+ * into them is in test_cache_revoke.c. */
 #include "internal.h"
 #include "support/rig.h"
 #include "support/test.h"
@@ -265,61 +262,6 @@ static void one_large_block_is_kept(void) {
   rig_close(&r);
 }
 
-/* ---- Revoking ---- */
-
-typedef struct contest {
-  rig *rig;
-  tarni_cache *cache;
-  uint64_t value; /* only whoever is inside may touch it */
-  atomic_bool is_ready, is_over;
-  uint64_t n_in, n_out;
-} contest;
-
-static void *go_in_and_out(void *user) {
-  contest *c = user;
-  CHECK_OK(tarni_cache_find(c->rig->heap, c->rig->streams[0], &c->cache));
-  atomic_store(&c->is_ready, true);
-  while (!atomic_load_explicit(&c->is_over, memory_order_relaxed)) {
-    if (tarni_cache_enter(c->cache)) {
-      c->value++;
-      c->n_in++;
-      tarni_cache_leave(c->cache);
-    } else {
-      c->n_out++;
-    }
-  }
-  return NULL;
-}
-
-/* The owner and those who revoke it are never inside together: no increment is lost. */
-static void enter_against_revoke(void) {
-  enum { ROUNDS = 3000 };
-  rig r;
-  pthread_t thread;
-  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
-  contest c = {.rig = &r};
-  REQUIRE(pthread_create(&thread, NULL, go_in_and_out, &c) == 0);
-  while (!atomic_load(&c.is_ready)) {
-  }
-  for (int i = 0; i < ROUNDS; i++) {
-    tarni_lock_acquire(&r.heap->lock);
-    tarni_caches_revoke_locked(r.heap);
-    const uint64_t before = c.value;
-    for (volatile int spin = 0; spin < 200; spin++) {
-    }
-    c.value = before + 1;
-    tarni_caches_allow_locked(r.heap);
-    tarni_lock_release(&r.heap->lock);
-  }
-  atomic_store(&c.is_over, true);
-  CHECK_EQ(pthread_join(thread, NULL), 0);
-  CHECK(c.n_in != 0);
-  CHECK_EQ(c.value, c.n_in + ROUNDS);
-  test_note("%llu times inside, %llu times kept out", (unsigned long long)c.n_in,
-            (unsigned long long)c.n_out);
-  rig_close(&r);
-}
-
 static const test_case cases[] = {
     {"one for each stream and heap", one_for_each_stream_and_heap},
     {"a full stack hands on", full_stack_hands_on},
@@ -330,7 +272,6 @@ static const test_case cases[] = {
     {"large blocks above room", large_blocks_above_room},
     {"aligned blocks are not kept", aligned_blocks_are_not_kept},
     {"one large block is kept", one_large_block_is_kept},
-    {"entering against revoking", enter_against_revoke},
 };
 
 TEST_MAIN(cases)

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How others reach into a thread's cache: never while its owner is inside, also on systems without
+ * membarrier and for threads that are bound to processors. */
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/membarrier.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+typedef struct contest {
+  rig *rig;
+  tarni_cache *cache;
+  uint64_t value; /* only whoever is inside may touch it */
+  atomic_bool is_ready, is_over;
+  uint64_t n_in, n_out;
+} contest;
+
+static void *go_in_and_out(void *user) {
+  contest *c = user;
+  CHECK_OK(tarni_cache_find(c->rig->heap, c->rig->streams[0], &c->cache));
+  atomic_store(&c->is_ready, true);
+  while (!atomic_load_explicit(&c->is_over, memory_order_relaxed)) {
+    if (tarni_cache_enter(c->cache)) {
+      c->value++;
+      c->n_in++;
+      tarni_cache_leave(c->cache);
+    } else {
+      c->n_out++;
+    }
+  }
+  return NULL;
+}
+
+/* The owner and those who revoke it are never inside together: no increment is lost. */
+static void contend(uint64_t n_rounds) {
+  rig r;
+  pthread_t thread;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  contest c = {.rig = &r};
+  REQUIRE(pthread_create(&thread, NULL, go_in_and_out, &c) == 0);
+  while (!atomic_load(&c.is_ready)) {
+  }
+  for (uint64_t i = 0; i < n_rounds; i++) {
+    tarni_lock_acquire(&r.heap->lock);
+    tarni_caches_revoke_locked(r.heap);
+    const uint64_t before = c.value;
+    for (volatile int spin = 0; spin < 200; spin++) {
+    }
+    c.value = before + 1;
+    tarni_caches_allow_locked(r.heap);
+    tarni_lock_release(&r.heap->lock);
+  }
+  atomic_store(&c.is_over, true);
+  CHECK_EQ(pthread_join(thread, NULL), 0);
+  CHECK(c.n_in != 0);
+  CHECK_EQ(c.value, c.n_in + n_rounds);
+  test_note("%llu times inside, %llu times kept out", (unsigned long long)c.n_in,
+            (unsigned long long)c.n_out);
+  rig_close(&r);
+}
+
+static void enter_against_revoke(void) {
+  contend(3000);
+}
+
+/* ---- Without membarrier ---- */
+
+/* From here on the process has no membarrier, as under an old kernel. */
+static bool forbid_membarrier(void) {
+  struct sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const struct sock_fprog program = {.len = sizeof(steps) / sizeof(steps[0]), .filter = steps};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0 &&
+         syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0) == -1;
+}
+
+/* Binds the calling thread to the first of its processors. */
+static bool bind_to_one(cpu_set_t *one) {
+  cpu_set_t all;
+  if (sched_getaffinity(0, sizeof(all), &all) != 0) {
+    return false;
+  }
+  size_t cpu = 0;
+  while (!CPU_ISSET(cpu, &all)) {
+    cpu++;
+  }
+  CPU_ZERO(one);
+  CPU_SET(cpu, one);
+  return sched_setaffinity(0, sizeof(*one), one) == 0;
+}
+
+static int bound_and_without(void) {
+  cpu_set_t one, after;
+  if (!forbid_membarrier()) {
+    return 77;
+  }
+  CHECK(bind_to_one(&one));
+  contend(50); /* each takes milliseconds: it waits for its turn on every processor */
+  CHECK_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
+  CHECK(CPU_EQUAL(&one, &after)); /* it was moved, and is back */
+  return test_case_failed() ? 1 : 0;
+}
+
+static void without_membarrier(void) {
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(bound_and_without());
+  }
+  int status = 0;
+  REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+    test_skip("this system does not let a process forbid itself a call");
+    return;
+  }
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static const test_case cases[] = {
+    {"without membarrier, bound to a processor", without_membarrier}, /* before any cache is made */
+    {"entering against revoking", enter_against_revoke},
+};
+
+TEST_MAIN(cases)
