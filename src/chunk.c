@@ -29,8 +29,9 @@ tarni_index tarni_idle_highest_locked(const tarn_heap *heap) {
   return tarni_idle_below_locked(heap, tarni_unit_of(heap, heap->size));
 }
 
-void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used) {
+bool tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used) {
   const uint64_t end = offset + size;
+  bool is_idle = false;
   heap->used_bytes = is_used ? heap->used_bytes + size : heap->used_bytes - size;
   heap->used_peak_bytes = tarni_max(heap->used_peak_bytes, heap->used_bytes);
   heap->recent_used_peak = tarni_max(heap->recent_used_peak, heap->used_bytes);
@@ -48,9 +49,11 @@ void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, boo
     }
     if (chunk->n_used == 0) {
       tarni_idle_add_locked(heap, index);
+      is_idle = true;
     }
     offset = stop;
   }
+  return is_idle;
 }
 
 void tarni_chunks_rest_locked(tarn_heap *heap, uint64_t first_unit, uint64_t last_unit,

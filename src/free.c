@@ -56,18 +56,22 @@ static bool may_keep(const tarn_heap *heap, const tarni_cache *cache, uint64_t s
          size <= FREE_LARGE_KEEP_MAX && !is_shared && !tarni_is_watched(heap);
 }
 
-/* A large block that is not the youngest, or not the only one: kept where it lies lowest. */
-static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
-  tarni_lock_acquire(&heap->lock);
-  const bool may = may_keep(heap, cache, size);
-  tarni_cache_drop_large_locked(heap, cache);
+static bool is_lowest(tarn_heap *heap, const tarni_cache *cache, tarni_index index, uint64_t size) {
   const tarni_need need = {.lane = cache->lane,
                            .zone = 1,
                            .size = size,
                            .least = TARNI_GRANULE,
                            .alignment = tarni_large_alignment_locked(heap, size, TARNI_GRANULE),
                            .class_index = TARNI_CLASS_COUNT};
-  if (may && tarni_chunk_is_lowest_locked(heap, &need, index)) {
+  return tarni_chunk_is_lowest_locked(heap, &need, index);
+}
+
+/* A large block that is not the youngest, or not the only one: kept where it lies lowest. */
+static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
+  tarni_lock_acquire(&heap->lock);
+  const bool may = may_keep(heap, cache, size);
+  tarni_cache_drop_large_locked(heap, cache);
+  if (may && is_lowest(heap, cache, index, size)) {
     large_keep(cache, index, size);
   } else {
     tarni_cache_release_locked(heap, cache, index);

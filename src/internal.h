@@ -171,7 +171,8 @@ tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need);
 bool tarni_chunk_is_lowest_locked(tarn_heap *heap, const tarni_need *need, tarni_index index);
 /* The first among what other lanes have freed, with the wait that it takes. */
 tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
-void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used);
+/* The chunks below a slab that is made or gone. True: at least one is idle now. */
+bool tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used);
 /* Memory on these units was given back in that order: chunks that are idle now go home. */
 void tarni_chunks_rest_locked(tarn_heap *heap, uint64_t first_unit, uint64_t last_unit,
                               const tarni_order *order);

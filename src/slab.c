@@ -93,7 +93,7 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
   extent->n_blocks = is_large ? 1 : tarni_slab_blocks(class_index);
   extent->block_bytes_256 = is_large ? 0 : (uint32_t)(block >> 8);
   pages_set(heap, extent, index);
-  tarni_chunk_use_locked(heap, extent->offset, extent->size, true);
+  (void)tarni_chunk_use_locked(heap, extent->offset, extent->size, true);
   if (is_large) {
     extent->state = TARNI_BLOCK_LIVE;
     return;
@@ -109,12 +109,14 @@ void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_o
   tarni_extent *extent = tarni_extent_at(heap, index);
   tarn_assert(extent->kind == TARNI_EXTENT_SLAB);
   pages_set(heap, extent, 0);
-  tarni_chunk_use_locked(heap, extent->offset, extent->size, false);
+  const bool is_idle = tarni_chunk_use_locked(heap, extent->offset, extent->size, false);
   extent->kind = TARNI_EXTENT_BUSY;
   const uint64_t first = tarni_unit_of(heap, extent->offset);
   const uint64_t last = tarni_unit_of(heap, extent->offset + extent->size - 1);
   tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, order);
-  tarni_chunks_rest_locked(heap, first, last, order);
+  if (is_idle) {
+    tarni_chunks_rest_locked(heap, first, last, order);
+  }
 }
 
 /* ---- Collecting ---- */
