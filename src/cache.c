@@ -114,6 +114,11 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_cache_drop_large_locked(heap, cache);
 }
 
+uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache) {
+  const tarni_sweep sweep = {.first = cache->lane, .end = cache->lane + 1, .stacks = cache->stacks};
+  return tarni_slab_collect_locked(heap, &sweep);
+}
+
 void tarni_caches_revoke_locked(tarn_heap *heap) {
   if (heap->caches == NULL) {
     return;

@@ -345,7 +345,7 @@ tarn_status tarni_heap_settle_grow(tarn_heap *heap) {
   const tarn_status status = tarni_lanes_finish_grow(heap);
   tarni_lock_acquire(&heap->lock);
   tarni_bins_attach_locked(heap, n_lanes, bins, status == TARN_OK);
-  (void)tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, TARNI_LANE_COMMON + 1, NULL);
+  tarni_slab_collect_all_locked(heap);
   tarni_lock_release(&heap->lock);
   free(bins);
   return status;
@@ -354,7 +354,7 @@ tarn_status tarni_heap_settle_grow(tarn_heap *heap) {
 static tarn_status trim_chunks_grow(tarn_heap *heap, uint64_t keep_bytes) {
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  (void)tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
+  tarni_slab_collect_all_locked(heap);
   tarni_lock_release(&heap->lock);
   tarn_status status = tarni_chunk_trim_grow(heap, keep_bytes);
   const bool may_settle =
@@ -395,7 +395,7 @@ tarn_status tarni_heap_trim_ready(tarn_heap *heap, uint64_t keep) {
   tarni_shortage_reap_grow(heap);
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  (void)tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
+  tarni_slab_collect_all_locked(heap);
   tarni_lock_release(&heap->lock);
   const tarn_status status = heap->buckets != NULL ? tarni_bucket_trim_ready_grow(heap, keep)
                                                    : tarni_chunk_trim_grow(heap, keep);
@@ -480,7 +480,8 @@ tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
   tarni_lock_acquire(&heap->grow);
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, lane, true);
-  (void)tarni_slab_collect_locked(heap, lane, lane + 1, NULL);
+  const tarni_sweep sweep = {.first = lane, .end = lane + 1, .is_thorough = true};
+  (void)tarni_slab_collect_locked(heap, &sweep);
   tarni_lock_release(&heap->lock);
   const tarn_status status = tarni_lane_retire_grow(heap, lane);
   tarni_lock_release(&heap->grow);

@@ -281,11 +281,17 @@ void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_o
 void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item);
 /* Takes a block from the lane's bin or the common one; UINT32_MAX: there is none. */
 uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index);
-/* Gives slabs with no live block back as free extents: those of lanes [first, end), whose free
- * blocks are in bins or, of the first, in these stacks (NULL: none), which are the caller's.
- * Returns how many. */
-uint32_t tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
-                                   tarni_stack *stacks);
+/* Where slabs with no live block are looked for. */
+typedef struct tarni_sweep {
+  tarni_index first, end; /* the lanes: free blocks are in their bins, */
+  tarni_stack *stacks;    /* or, of the first, in these, which are the caller's; NULL: none */
+  bool is_thorough;       /* also where hardly anything was freed since it was in vain */
+} tarni_sweep;
+
+/* Gives slabs with no live block back as free extents. Returns how many. */
+uint32_t tarni_slab_collect_locked(tarn_heap *heap, const tarni_sweep *sweep);
+/* All that the bins of all lanes have. */
+void tarni_slab_collect_all_locked(tarn_heap *heap);
 /* Empties a bin that was taken out of sight into a lane's. */
 void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
                              tarni_bin *bin);
@@ -322,6 +328,9 @@ void tarni_cache_release_locked(tarn_heap *heap, const tarni_cache *cache, tarni
 void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
 /* Moves the older half of a stack to the lane's bin. */
 void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
+/* Gives slabs back whose free blocks are in the caller's cache and its lane's bins, as far as a
+ * look is worth it. Returns how many. */
+uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache);
 /* Empties the caches of all threads: of one lane, or of all for 0. */
 void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_final);
 /* Keeps all owners out of their caches, from here until they are allowed in again. */

@@ -29,7 +29,7 @@ static tarn_status reset_collect_grow(tarn_heap *heap) {
   TARN_TRY(tarni_heap_settle_grow(heap));
   tarni_shortage_reap_grow(heap); /* blocks that several streams used, and retired streams' */
   tarni_lock_acquire(&heap->lock);
-  (void)tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
+  tarni_slab_collect_all_locked(heap);
   tarni_lock_release(&heap->lock);
   return TARN_OK;
 }

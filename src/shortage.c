@@ -96,15 +96,17 @@ static void collect_own(shortage *at) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_drop_large_locked(heap, at->cache);
-  (void)tarni_slab_collect_locked(heap, at->cache->lane, at->cache->lane + 1, at->cache->stacks);
+  (void)tarni_cache_collect_locked(heap, at->cache);
   tarni_lock_release(&heap->lock);
 }
 
-static void collect_all(shortage *at) {
+static void collect_all(shortage *at, bool is_thorough) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  (void)tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
+  const tarni_sweep sweep = {
+      .first = TARNI_LANE_COMMON, .end = heap->n_lanes, .is_thorough = is_thorough};
+  (void)tarni_slab_collect_locked(heap, &sweep);
   tarni_lock_release(&heap->lock);
 }
 
@@ -212,7 +214,7 @@ static tarn_status climb_alone(shortage *at) {
     if (try_ready_anywhere(at)) { /* rather than to wait for another stream */
       return TARN_OK;
     }
-    collect_all(at);
+    collect_all(at, false);
     TARN_TRY(try_steal(at));
     if (at->extent != 0) {
       return TARN_OK;
@@ -291,7 +293,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   at->urgent.is_short = true;
   at->urgent.alignment = at->need->least;
   at->need = &at->urgent;
-  collect_all(at);
+  collect_all(at, true);
   if (try_ready(at)) {
     return TARN_OK;
   }
@@ -309,7 +311,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   }
   tarn_error error = {.size = sizeof(error)};
   while (is_shortage(status) && make_room(at, &error)) {
-    collect_all(at);
+    collect_all(at, true);
     status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
   }
   if (is_shortage(status) && error.status == TARN_OK && has_freed(at)) {

@@ -12,6 +12,12 @@
 #include "base/bits.h"
 #include "internal.h"
 
+enum {
+  SLAB_FEW = 512,  /* free blocks of a class that collecting looks at for nothing, */
+  SLAB_WORTH = 64, /* and besides for each slab that it gives */
+  SLAB_PAYS = 4,   /* beyond, it looks again at so many for each that was freed since */
+};
+
 uint64_t tarni_slab_bytes(uint32_t class_index) {
   const uint64_t block = tarni_class_size(class_index);
   if (block > TARNI_SHARED_BLOCK_MAX) {
@@ -32,6 +38,7 @@ void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_inde
   heap->links[item] = bin->head;
   bin->head = item + 1;
   bin->n++;
+  bin->n_put++;
 }
 
 static uint32_t bin_pop(tarn_heap *heap, tarni_bin *bin) {
@@ -219,45 +226,66 @@ static uint32_t slabs_release(tarn_heap *heap, tarni_index released) {
   return n;
 }
 
-/* Whether there are as many free blocks of a class as a slab has. */
-static bool may_have_slab(const tarn_heap *heap, uint32_t class_index, tarni_index first,
-                          tarni_index end, const tarni_stack *stack) {
-  uint64_t n = stack->n;
-  for (tarni_index lane = first; lane < end; lane++) {
-    n += heap->lanes[lane].bins[class_index].n;
+/* Whether a class is worth a look: there are as many free blocks as a slab has and, unless it is to
+ * be thorough, enough of them were freed since it was last looked at in vain. */
+static bool is_worth(const tarn_heap *heap, uint32_t class_index, const tarni_sweep *sweep) {
+  uint64_t n = 0, n_vain = 0, n_put = 0;
+  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
+    const tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+    n += bin->n;
+    n_vain += bin->n_vain;
+    n_put += bin->n_put;
   }
-  return n >= tarni_slab_blocks(class_index);
+  n += sweep->stacks != NULL ? sweep->stacks[class_index].n : 0;
+  return n >= tarni_slab_blocks(class_index) && (sweep->is_thorough || n_put * SLAB_PAYS >= n_vain);
 }
 
-static uint32_t collect_class(tarn_heap *heap, uint32_t class_index, tarni_index first,
-                              tarni_index end, tarni_stack *stack) {
-  tarni_index released = 0;
-  stack_count(heap, first, stack);
-  for (tarni_index lane = first; lane < end; lane++) {
+/* Counts all free blocks of a class that the sweep can see. Returns how many they are. */
+static uint64_t class_count(tarn_heap *heap, uint32_t class_index, const tarni_sweep *sweep,
+                            const tarni_stack *stack) {
+  uint64_t n = stack->n;
+  stack_count(heap, sweep->first, stack);
+  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
+    n += heap->lanes[lane].bins[class_index].n;
     bin_count(heap, lane, class_index);
   }
+  return n;
+}
+
+static uint32_t collect_class(tarn_heap *heap, uint32_t class_index, const tarni_sweep *sweep) {
+  tarni_stack none = {0};
+  tarni_stack *stack = sweep->stacks != NULL ? &sweep->stacks[class_index] : &none;
+  tarni_index released = 0;
+  const uint64_t n_seen = class_count(heap, class_index, sweep, stack);
   stack_sift(heap, stack, &released);
-  for (tarni_index lane = first; lane < end; lane++) {
+  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
     bin_sift(heap, &heap->lanes[lane].bins[class_index], &released);
   }
   stack_forget(heap, stack);
-  for (tarni_index lane = first; lane < end; lane++) {
-    bin_forget(heap, &heap->lanes[lane].bins[class_index]);
+  const uint32_t n_slabs = slabs_release(heap, released);
+  const bool is_vain = n_seen > SLAB_FEW + (uint64_t)SLAB_WORTH * n_slabs;
+  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
+    tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+    bin_forget(heap, bin);
+    bin->n_vain = is_vain ? bin->n : 0;
+    bin->n_put = 0;
   }
-  return slabs_release(heap, released);
+  return n_slabs;
 }
 
-uint32_t tarni_slab_collect_locked(tarn_heap *heap, tarni_index first, tarni_index end,
-                                   tarni_stack *stacks) {
+uint32_t tarni_slab_collect_locked(tarn_heap *heap, const tarni_sweep *sweep) {
   uint32_t n = 0;
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
-    tarni_stack none = {0};
-    tarni_stack *stack = stacks != NULL ? &stacks[class_index] : &none;
-    if (may_have_slab(heap, class_index, first, end, stack)) {
-      n += collect_class(heap, class_index, first, end, stack);
+    if (is_worth(heap, class_index, sweep)) {
+      n += collect_class(heap, class_index, sweep);
     }
   }
   return n;
+}
+
+void tarni_slab_collect_all_locked(tarn_heap *heap) {
+  const tarni_sweep sweep = {.first = TARNI_LANE_COMMON, .end = heap->n_lanes, .is_thorough = true};
+  (void)tarni_slab_collect_locked(heap, &sweep);
 }
 
 /* ---- Lanes that are done ---- */

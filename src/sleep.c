@@ -115,7 +115,7 @@ static void collect_complete(tarn_heap *heap) {
     heap->lanes[i].complete = heap->lanes[i].ticket; /* emptying a cache takes tickets */
     tarni_lane_settle_locked(heap, i);
   }
-  (void)tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, TARNI_LANE_COMMON + 1, NULL);
+  tarni_slab_collect_all_locked(heap);
   tarni_lock_release(&heap->lock);
 }
 

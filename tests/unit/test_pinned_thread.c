@@ -185,7 +185,7 @@ static uint64_t idle_bytes(tarn_pinned *pool) {
   uint64_t bytes = 0;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  tarni_slab_collect_locked(heap, TARNI_LANE_COMMON, heap->n_lanes, NULL);
+  tarni_slab_collect_all_locked(heap);
   for (tarni_index i = tarni_idle_highest_locked(heap); i != 0;
        i = tarni_idle_below_locked(heap, heap->chunks[i].first_unit)) {
     bytes += tarni_chunk_bytes(heap, &heap->chunks[i]);

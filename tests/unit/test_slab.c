@@ -35,7 +35,7 @@ static uint64_t n_slabs(const tarn_heap *heap) {
 static void collect(rig *r) {
   tarni_lock_acquire(&r->heap->lock);
   tarni_cache_empty_all_locked(r->heap, 0, false);
-  tarni_slab_collect_locked(r->heap, TARNI_LANE_COMMON, r->heap->n_lanes, NULL);
+  tarni_slab_collect_all_locked(r->heap);
   tarni_lock_release(&r->heap->lock);
 }
 
@@ -146,12 +146,60 @@ static void bins_detached_and_attached(void) {
   rig_close(&r);
 }
 
+static uint32_t collect_own(rig *r) {
+  tarni_cache *cache = NULL;
+  CHECK_OK(tarni_cache_find(r->heap, r->streams[0], &cache));
+  tarni_lock_acquire(&r->heap->lock);
+  const uint32_t n = tarni_cache_collect_locked(r->heap, cache);
+  tarni_lock_release(&r->heap->lock);
+  return n;
+}
+
+/* Many free blocks on slabs that stay are not looked at again and again: only once a part of them
+ * was freed since, or where memory is short. */
+static void looked_at_in_vain(void) {
+  enum { SLAB_BLOCKS = 256, N_SLABS = 32, MANY = N_SLABS * SLAB_BLOCKS, PART = MANY / 3 };
+  static tarn_ptr blocks[MANY], others[PART];
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  for (int i = 0; i < MANY; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 256, r.streams[0], &blocks[i]));
+  }
+  for (int i = 0; i < MANY; i++) {
+    if (i % SLAB_BLOCKS != 0) {
+      CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+    }
+  }
+  CHECK_EQ(collect_own(&r), 0);
+  CHECK_OK(tarn_free(r.heap, blocks[0], r.streams[0]));
+  CHECK_EQ(collect_own(&r), 0); /* one slab has no live block, and is worth no look */
+  CHECK_EQ(n_slabs(r.heap), N_SLABS);
+  CHECK(rig_is_sound(&r));
+  for (int i = 0; i < PART; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 256, r.streams[0], &others[i]));
+  }
+  for (int i = 0; i < PART; i++) {
+    CHECK_OK(tarn_free(r.heap, others[i], r.streams[0]));
+  }
+  CHECK_EQ(collect_own(&r), 1); /* by now it is */
+  CHECK_OK(tarn_free(r.heap, blocks[SLAB_BLOCKS], r.streams[0]));
+  CHECK_EQ(collect_own(&r), 0);
+  collect(&r); /* thoroughly */
+  CHECK_EQ(n_slabs(r.heap), N_SLABS - 2);
+  CHECK(rig_is_sound(&r));
+  for (int i = 2; i < N_SLABS; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i * SLAB_BLOCKS], r.streams[0]));
+  }
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"sizes of slabs", sizes_of_slabs},
     {"the last block of a slab", last_block_of_a_slab},
     {"freed by several lanes", freed_by_several_lanes},
     {"collected at random", collected_at_random},
     {"bins detached and attached", bins_detached_and_attached},
+    {"looked at in vain", looked_at_in_vain},
 };
 
 TEST_MAIN(cases)
