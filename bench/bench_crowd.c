@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * What a crowd of blocks costs those that come after it. Many blocks of one size are allocated, and
+ * every other one is freed, so that what is free lies in pieces. Then the heap has to grow for
+ * large blocks. By size and number: nanoseconds a block of the crowd, and microseconds a large
+ * block, mean and worst. The device is TARN_DEVICE, else a simulated GPU that is large enough. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "tarn/tarn.h"
+
+enum { N_LARGE = 200, LARGE = 8 << 20 };
+
+static void require(tarn_status status) {
+  if (status != TARN_OK) {
+    (void)fprintf(stderr, "bench_crowd: %s\n", tarn_last_message());
+    exit(1);
+  }
+}
+
+static double now_us(void) {
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (double)now.tv_sec * 1e6 + (double)now.tv_nsec / 1e3;
+}
+
+static void run(tarn_heap *heap, tarn_stream stream, uint64_t bytes, size_t n) {
+  static tarn_ptr large[N_LARGE];
+  tarn_ptr *crowd = calloc(n, sizeof(*crowd));
+  if (crowd == NULL) {
+    (void)fprintf(stderr, "bench_crowd: no host memory\n");
+    exit(1);
+  }
+  const double start = now_us();
+  for (size_t i = 0; i < n; i++) {
+    require(tarn_alloc(heap, bytes, stream, &crowd[i]));
+  }
+  const double filled = now_us();
+  for (size_t i = 0; i < n; i += 2) {
+    require(tarn_free(heap, crowd[i], stream));
+  }
+  double sum = 0, worst = 0;
+  for (int i = 0; i < N_LARGE; i++) {
+    const double before = now_us();
+    require(tarn_alloc(heap, LARGE, stream, &large[i]));
+    const double took = now_us() - before;
+    sum += took;
+    worst = took > worst ? took : worst;
+  }
+  printf("%10llu %9zu %12.0f %10.1f %10.1f\n", (unsigned long long)bytes, n,
+         (filled - start) * 1e3 / (double)n, sum / N_LARGE, worst);
+  for (int i = 0; i < N_LARGE; i++) {
+    require(tarn_free(heap, large[i], stream));
+  }
+  for (size_t i = 1; i < n; i += 2) {
+    require(tarn_free(heap, crowd[i], stream));
+  }
+  free(crowd);
+}
+
+int main(void) {
+  static const struct {
+    uint64_t bytes;
+    size_t n;
+  } cases[] = {{256, 2000},     {256, 20000},    {256, 200000},    {256, 2000000},
+               {100000, 2000},  {100000, 20000}, {100000, 100000}, {1500000, 500},
+               {1500000, 2000}, {1500000, 8000}, {1500000, 32000}};
+  const tarn_heap_config config = {.size = sizeof(config),
+                                   .device = getenv("TARN_DEVICE") == NULL ? "sim:100G" : NULL};
+  printf("%10s %9s %12s %10s %10s\n", "bytes", "blocks", "ns a block", "us a large", "worst");
+  for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    tarn_heap *heap;
+    tarn_stream stream;
+    require(tarn_heap_create(&config, &heap));
+    require(tarn_stream_create(tarn_heap_device(heap), &stream));
+    run(heap, stream, cases[i].bytes, cases[i].n);
+    require(tarn_stream_retire(heap, stream));
+    require(tarn_stream_destroy(tarn_heap_device(heap), stream));
+    require(tarn_heap_destroy(heap, NULL));
+  }
+  return 0;
+}
