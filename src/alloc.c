@@ -36,7 +36,7 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
                               tarn_ptr *block) {
   tarni_stack *stack = &cache->stacks[class_index];
   tarni_lock_acquire(&heap->lock);
-  const bool is_kept = stack->n != 0; /* by this cache: it was another one that was hot */
+  const bool is_kept = stack->n != 0; /* by this cache: somebody keeps its owner out */
   if (!is_kept && heap->is_fixed && heap->pending != NULL) {
     tarni_cache_fill_locked(heap, cache, class_index);
     if (stack->n == 0) { /* what waits for a fence may be free by now: better than fresh memory */
@@ -139,6 +139,20 @@ static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size)
   return extent;
 }
 
+/* From a cache that was not the hot one: still with no lock, if it has a block. */
+static tarn_status small_alloc(tarn_heap *heap, tarni_cache *cache, uint32_t class_index,
+                               tarn_ptr *block) {
+  if (tarni_cache_enter(cache)) {
+    const uint32_t item = small_hit(heap, cache, class_index);
+    tarni_cache_leave(cache);
+    if (item != UINT32_MAX) {
+      *block = heap->base + ((uint64_t)item << 8);
+      return TARN_OK;
+    }
+  }
+  return small_miss(heap, cache, class_index, block);
+}
+
 static tarn_status size_fail(tarn_heap *heap, uint64_t bytes) {
   const tarni_facts facts = {.device = heap->port->device.name,
                              .requested_bytes = bytes,
@@ -180,7 +194,7 @@ tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
   tarni_cache *cache;
   TARN_TRY(tarni_cache_find(heap, stream, &cache));
   return is_large ? large_alloc(heap, cache, bytes, alignment, block)
-                  : small_miss(heap, cache, tarni_class_of(bytes), block);
+                  : small_alloc(heap, cache, tarni_class_of(bytes), block);
 }
 
 /* Everything but a small hit in the hot cache. */

@@ -23,6 +23,8 @@
 enum {
   CACHE_LINE = 64,         /* bytes */
   CACHE_PROCESSORS = 8192, /* no Linux has more */
+  CACHE_BUCKETS_LOG2 = 6,
+  CACHE_BUCKETS = 1 << CACHE_BUCKETS_LOG2, /* of a thread's caches */
 };
 
 typedef cpu_set_t processors[CACHE_PROCESSORS / CPU_SETSIZE];
@@ -30,7 +32,7 @@ typedef cpu_set_t processors[CACHE_PROCESSORS / CPU_SETSIZE];
 _Thread_local tarni_cache *tarni_hot_cache;
 
 static tarni_lock registry_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
-static _Thread_local tarni_cache *thread_caches;
+static _Thread_local tarni_cache *thread_caches[CACHE_BUCKETS]; /* by their streams */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool has_exit_key;
@@ -176,14 +178,16 @@ static void cache_forget_locked(tarn_heap *heap, tarni_cache *cache) {
   cache_unlink_locked(heap, cache);
 }
 
-/* The thread ends: its blocks stay with their streams. */
-static void thread_exit(void *unused) {
-  (void)unused;
-  tarni_hot_cache = NULL;
-  tarni_lock_acquire(&registry_lock);
-  while (thread_caches != NULL) {
-    tarni_cache *cache = thread_caches;
-    thread_caches = cache->next_in_thread;
+static tarni_cache **bucket_of(tarn_stream stream) {
+  const uint64_t hash = (uint64_t)(uintptr_t)stream * UINT64_C(0x9e3779b97f4a7c15);
+  return &thread_caches[hash >> (64 - CACHE_BUCKETS_LOG2)];
+}
+
+/* Gives back what a thread that ends has in a bucket: its blocks stay with their streams. */
+static void bucket_end_locked(tarni_cache **bucket) {
+  while (*bucket != NULL) {
+    tarni_cache *cache = *bucket;
+    *bucket = cache->next_in_thread;
     tarn_heap *heap = atomic_load_explicit(&cache->heap, memory_order_relaxed);
     if (heap != TARNI_NO_HEAP) {
       tarni_lock_acquire(&heap->lock);
@@ -195,12 +199,22 @@ static void thread_exit(void *unused) {
     }
     cache_destroy(cache);
   }
+}
+
+static void thread_exit(void *unused) {
+  (void)unused;
+  tarni_hot_cache = NULL;
+  tarni_lock_acquire(&registry_lock);
+  for (uint32_t i = 0; i < CACHE_BUCKETS; i++) {
+    bucket_end_locked(&thread_caches[i]);
+  }
   tarni_lock_release(&registry_lock);
 }
 
 /* A child of fork has the thread that forked and none of the caches: they are the parent's. */
 static void forget_parent(void) {
-  tarni_hot_cache = thread_caches = NULL;
+  tarni_hot_cache = NULL;
+  memset(thread_caches, 0, sizeof(thread_caches));
   tarni_lock_init(&registry_lock, TARNI_RANK_REGISTRY);
 }
 
@@ -263,8 +277,8 @@ static bool cache_is_done(tarni_cache *cache) {
 }
 
 /* Drops caches of this thread whose heap or stream is gone. */
-static void thread_sweep_locked(void) {
-  for (tarni_cache **link = &thread_caches; *link != NULL;) {
+static void bucket_sweep_locked(tarni_cache **link) {
+  while (*link != NULL) {
     tarni_cache *cache = *link;
     if (!cache_is_done(cache)) {
       link = &cache->next_in_thread;
@@ -276,9 +290,15 @@ static void thread_sweep_locked(void) {
 }
 
 static tarni_cache *thread_cache_for(tarn_heap *heap, tarn_stream stream) {
+  tarni_cache *const bucket = *bucket_of(stream);
+  for (tarni_cache *cache = bucket; cache != NULL; cache = cache->next_in_thread) {
+    if (tarni_cache_is_for(cache, heap, stream)) {
+      return cache;
+    }
+  }
   tarni_cache *found = NULL;
-  tarni_lock_acquire(&heap->lock); /* somebody may be retiring a stream */
-  for (tarni_cache *cache = thread_caches; cache != NULL; cache = cache->next_in_thread) {
+  tarni_lock_acquire(&heap->lock); /* somebody may have it, to retire the stream or to watch */
+  for (tarni_cache *cache = bucket; cache != NULL; cache = cache->next_in_thread) {
     if (atomic_load_explicit(&cache->heap, memory_order_relaxed) == heap &&
         cache->stream == stream) {
       found = cache;
@@ -328,9 +348,12 @@ tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache
   }
   tarni_lock_acquire(&registry_lock);
   tarni_hot_cache = NULL;
-  thread_sweep_locked();
-  cache->next_in_thread = thread_caches;
-  thread_caches = cache;
+  for (uint32_t i = 0; i < CACHE_BUCKETS; i++) {
+    bucket_sweep_locked(&thread_caches[i]);
+  }
+  tarni_cache **bucket = bucket_of(stream);
+  cache->next_in_thread = *bucket;
+  *bucket = cache;
   tarni_lock_acquire(&heap->lock);
   atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap), memory_order_relaxed);
   cache->next_in_heap = heap->caches;

@@ -132,8 +132,9 @@ static tarni_index find_lower(tarn_heap *heap, uint32_t tree, const tarni_need *
 static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
   tarni_index found = lower_of(heap, tree_first(heap, 1 + need->lane, need),
                                tree_first(heap, 1 + TARNI_LANE_COMMON, need));
+  const tarni_index *trees = heap->zones[need->zone].trees;
   for (tarni_index other = 1; other < heap->n_lanes; other++) {
-    if (other != need->lane) {
+    if (trees[1 + other] != 0 && other != need->lane) {
       found = find_lower(heap, 1 + other, need, found);
     }
   }

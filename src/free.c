@@ -31,6 +31,13 @@ static tarn_status small_free(tarn_heap *heap, tarni_cache *cache, uint32_t item
     tarni_count(&cache->stacks[class_index].frees, 1);
     return tarni_uses_free(heap, (uint64_t)item << 8, cache->lane);
   }
+  if (tarni_cache_enter(cache)) { /* it was not the hot one, or is full */
+    const bool is_kept = small_keep(heap, cache, class_index, item);
+    tarni_cache_leave(cache);
+    if (is_kept) {
+      return TARN_OK;
+    }
+  }
   tarni_lock_acquire(&heap->lock);
   if (cache->stacks[class_index].n == cache->stacks[class_index].capacity) {
     tarni_cache_spill_locked(heap, cache, class_index);

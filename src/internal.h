@@ -366,10 +366,10 @@ static inline void tarni_cache_leave(tarni_cache *cache) {
   atomic_store_explicit(&cache->is_busy, 0, memory_order_release);
 }
 
-/* Whether the cache that this thread used last is the one. */
-static inline bool tarni_cache_is_hot(tarn_heap *heap, tarn_stream stream) {
-  tarni_cache *cache = tarni_hot_cache;
-  if (cache == NULL || atomic_load_explicit(&cache->heap, memory_order_relaxed) != heap ||
+/* Whether a cache of this thread is the one for that heap and stream. False also where somebody
+ * else has it now. */
+static inline bool tarni_cache_is_for(tarni_cache *cache, tarn_heap *heap, tarn_stream stream) {
+  if (atomic_load_explicit(&cache->heap, memory_order_relaxed) != heap ||
       !tarni_cache_enter(cache)) {
     return false;
   }
@@ -380,8 +380,9 @@ static inline bool tarni_cache_is_hot(tarn_heap *heap, tarn_stream stream) {
 
 static inline tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream,
                                            tarni_cache **found) {
-  if (TARNI_LIKELY(tarni_cache_is_hot(heap, stream))) {
-    *found = tarni_hot_cache;
+  tarni_cache *hot = tarni_hot_cache; /* the one that this thread used last */
+  if (TARNI_LIKELY(hot != NULL && tarni_cache_is_for(hot, heap, stream))) {
+    *found = hot;
     return TARN_OK;
   }
   return tarni_cache_look_up(heap, stream, found);
