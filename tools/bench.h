@@ -53,6 +53,7 @@ typedef struct bench_ring {
 typedef struct bench_work {
   void *state; /* of the peer */
   tarn_stream stream;
+  tarn_stream second; /* for turns */
   uint64_t bytes;
   bench_mix *mix;
   bench_ring *ring;
@@ -72,6 +73,7 @@ typedef struct bench_peer {
   bool has_streams;           /* host allocators have none */
   bool (*enter)(void *state); /* by each thread before its first loop; may be NULL */
   bench_loop pairs;           /* alloc and free of work->bytes */
+  bench_loop turns;           /* the same on both streams of work, in turn */
   bench_loop mixed;           /* steps of work->mix, which has to be filled first */
   bench_loop fill;            /* fills the mix; n is ignored */
   bench_loop drain;           /* empties it */

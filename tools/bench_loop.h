@@ -38,6 +38,20 @@ BENCH_INLINE bool bench_loop_pairs(bench_work *work, uint64_t n, bench_alloc all
   return true;
 }
 
+BENCH_INLINE bool bench_loop_turns(bench_work *work, uint64_t n, bench_alloc alloc,
+                                   bench_free release) {
+  const tarn_stream streams[2] = {work->stream, work->second};
+  for (uint64_t i = 0; i < n; i++) {
+    const uint64_t block = alloc(work->state, work->bytes, streams[i % 2]);
+    bench_escape(block);
+    if (__builtin_expect(block == 0, 0)) {
+      return false;
+    }
+    release(work->state, block, streams[i % 2]);
+  }
+  return true;
+}
+
 BENCH_INLINE bool bench_loop_mixed(bench_work *work, uint64_t n, bench_alloc alloc,
                                    bench_free release) {
   bench_mix *mix = work->mix;
@@ -161,6 +175,9 @@ BENCH_INLINE bool bench_loop_replay(bench_work *work, bench_alloc alloc, bench_f
   static bool prefix##_pairs(bench_work *work, uint64_t n) {                                       \
     return bench_loop_pairs(work, n, alloc, release);                                              \
   }                                                                                                \
+  static bool prefix##_turns(bench_work *work, uint64_t n) {                                       \
+    return bench_loop_turns(work, n, alloc, release);                                              \
+  }                                                                                                \
   static bool prefix##_mixed(bench_work *work, uint64_t n) {                                       \
     return bench_loop_mixed(work, n, alloc, release);                                              \
   }                                                                                                \
@@ -189,8 +206,8 @@ BENCH_INLINE bool bench_loop_replay(bench_work *work, bench_alloc alloc, bench_f
 
 /* The members of a bench_peer that BENCH_LOOPS made. */
 #define BENCH_LOOPS_OF(prefix)                                                                     \
-  .pairs = prefix##_pairs, .mixed = prefix##_mixed, .fill = prefix##_fill,                         \
-  .drain = prefix##_drain, .hoard = prefix##_hoard, .put = prefix##_put, .take = prefix##_take,    \
-  .replay = prefix##_replay
+  .pairs = prefix##_pairs, .turns = prefix##_turns, .mixed = prefix##_mixed,                       \
+  .fill = prefix##_fill, .drain = prefix##_drain, .hoard = prefix##_hoard, .put = prefix##_put,    \
+  .take = prefix##_take, .replay = prefix##_replay
 
 #endif

@@ -9,9 +9,10 @@
 #include "bench.h"
 #include "tool.h"
 
-typedef enum pair_kind { PAIR_OWN, PAIR_SHARED, PAIR_MIXED, PAIR_REMOTE } pair_kind;
+typedef enum pair_kind { PAIR_OWN, PAIR_TURNS, PAIR_SHARED, PAIR_MIXED, PAIR_REMOTE } pair_kind;
 
 static const char *const kind_names[] = {[PAIR_OWN] = "own_streams",
+                                         [PAIR_TURNS] = "two_streams",
                                          [PAIR_SHARED] = "one_stream",
                                          [PAIR_MIXED] = "live_1000",
                                          [PAIR_REMOTE] = "freed_by_another"};
@@ -45,7 +46,7 @@ typedef struct pair_bench {
   uint32_t n_cpus, n_streams, n_peers;
   uint64_t n_rounds;
   bench_peer peers[BENCH_MAX_PEERS];
-  tarn_stream streams[BENCH_MAX_THREADS];
+  tarn_stream streams[2 * BENCH_MAX_THREADS]; /* two a thread */
   bench_work works[BENCH_MAX_THREADS];
   bench_mix mix;
   bench_ring ring;
@@ -54,11 +55,12 @@ typedef struct pair_bench {
 
 /* ---- Measuring ------------------------------------------------------------------------------ */
 
-/* Whether a peer takes part: one without streams cannot share one, and one whose every call waits
- * for the device would take minutes with many threads. */
+/* Whether a peer takes part: one without streams knows none to share or to change, and one whose
+ * every call waits for the device would take minutes with many threads. */
 static bool takes_part(const bench_peer *peer, const pair_section *section, pair_kind kind) {
   const bool is_plain = strcmp(peer->name, "cuMemAlloc") == 0;
-  return peer->absent[0] == '\0' && (kind != PAIR_SHARED || peer->has_streams) &&
+  const bool is_about_streams = kind == PAIR_SHARED || kind == PAIR_TURNS;
+  return peer->absent[0] == '\0' && (!is_about_streams || peer->has_streams) &&
          (section->n_threads == 1 || !is_plain);
 }
 
@@ -71,12 +73,16 @@ static void measure(pair_bench *b, const bench_peer *peer, uint32_t n_threads, p
                   .loops = {peer->pairs, peer->pairs},
                   .works = b->works};
   for (uint32_t i = 0; i < n_threads; i++) {
-    const bool is_own = column.kind == PAIR_OWN;
+    const bool is_own = column.kind == PAIR_OWN || column.kind == PAIR_TURNS;
     b->works[i] = (bench_work){.state = peer->state,
-                               .stream = b->streams[is_own ? i : 0],
+                               .stream = b->streams[is_own ? 2 * i : 0],
+                               .second = b->streams[2 * i + 1],
                                .bytes = column.bytes,
                                .mix = &b->mix,
                                .ring = &b->ring};
+  }
+  if (column.kind == PAIR_TURNS) {
+    c.loops[0] = c.loops[1] = peer->turns;
   }
   if (column.kind == PAIR_MIXED) {
     bench_mix_make(&b->mix, 1);
@@ -128,9 +134,10 @@ static void print_section_head(const pair_section *section) {
   char text[TOOL_TEXT];
   printf("\n%s\n%-16s", section->title, "");
   for (uint32_t i = 0; i < section->n_columns; i++) {
-    printf(" %9s", section->columns[i].kind == PAIR_MIXED
-                       ? "1000 live"
-                       : tool_bytes(section->columns[i].bytes, text));
+    const pair_kind kind = section->columns[i].kind;
+    printf(" %9s", kind == PAIR_MIXED   ? "1000 live"
+                   : kind == PAIR_TURNS ? "2 streams"
+                                        : tool_bytes(section->columns[i].bytes, text));
   }
   printf("\n");
 }
@@ -186,6 +193,7 @@ static void run_threads(pair_bench *b, uint32_t n_threads) {
   (void)snprintf(own.title, sizeof(own.title), "%u thread%s: ns a pair", n_threads,
                  n_threads == 1 ? "" : "s, each on its own stream");
   add_sizes(&own, PAIR_OWN);
+  own.columns[own.n_columns++] = (pair_column){.kind = PAIR_TURNS, .bytes = 4 << 10};
   if (n_threads == 1) {
     own.columns[own.n_columns++] = (pair_column){.kind = PAIR_MIXED};
   }
@@ -241,7 +249,7 @@ static bool open_pair(pair_bench *b, const char *device_name) {
     return false;
   }
   b->device = tarn_heap_device(b->heap);
-  const uint32_t n_streams = b->n_cpus > 2 ? b->n_cpus : 2;
+  const uint32_t n_streams = 2 * (b->n_cpus > 2 ? b->n_cpus : 2);
   if (tarn_device_get_info(b->device, &b->info) != TARN_OK) {
     return false;
   }

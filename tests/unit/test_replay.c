@@ -266,6 +266,7 @@ static void pairs(void) {
                                       "\"allocator\": \"floor\"",
                                       "\"allocator\": \"malloc\"",
                                       "\"bytes\": 33554432",
+                                      "\"case\": \"two_streams\"",
                                       "\"case\": \"live_1000\"",
                                       "\"case\": \"freed_by_another\""};
   for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
