@@ -32,7 +32,7 @@ typedef cpu_set_t processors[CACHE_PROCESSORS / CPU_SETSIZE];
 _Thread_local tarni_cache *tarni_hot_cache;
 
 static tarni_lock registry_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
-static _Thread_local tarni_cache *thread_caches[CACHE_BUCKETS]; /* by their streams */
+static _Thread_local tarni_cache *thread_caches[CACHE_BUCKETS]; /* by heap and stream */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool has_exit_key;
@@ -178,9 +178,9 @@ static void cache_forget_locked(tarn_heap *heap, tarni_cache *cache) {
   cache_unlink_locked(heap, cache);
 }
 
-static tarni_cache **bucket_of(tarn_stream stream) {
-  const uint64_t hash = (uint64_t)(uintptr_t)stream * UINT64_C(0x9e3779b97f4a7c15);
-  return &thread_caches[hash >> (64 - CACHE_BUCKETS_LOG2)];
+static tarni_cache **bucket_of(const tarn_heap *heap, tarn_stream stream) {
+  const uint64_t key = (uint64_t)(uintptr_t)stream + (uint64_t)(uintptr_t)heap;
+  return &thread_caches[key * UINT64_C(0x9e3779b97f4a7c15) >> (64 - CACHE_BUCKETS_LOG2)];
 }
 
 /* Gives back what a thread that ends has in a bucket: its blocks stay with their streams. */
@@ -290,7 +290,7 @@ static void bucket_sweep_locked(tarni_cache **link) {
 }
 
 static tarni_cache *thread_cache_for(tarn_heap *heap, tarn_stream stream) {
-  tarni_cache *const bucket = *bucket_of(stream);
+  tarni_cache *const bucket = *bucket_of(heap, stream);
   for (tarni_cache *cache = bucket; cache != NULL; cache = cache->next_in_thread) {
     if (tarni_cache_is_for(cache, heap, stream)) {
       return cache;
@@ -351,7 +351,7 @@ tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache
   for (uint32_t i = 0; i < CACHE_BUCKETS; i++) {
     bucket_sweep_locked(&thread_caches[i]);
   }
-  tarni_cache **bucket = bucket_of(stream);
+  tarni_cache **bucket = bucket_of(heap, stream);
   cache->next_in_thread = *bucket;
   *bucket = cache;
   tarni_lock_acquire(&heap->lock);

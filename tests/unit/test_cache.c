@@ -31,6 +31,41 @@ static void one_for_each_stream_and_heap(void) {
   rig_close(&r);
 }
 
+static uint32_t caches_of(const tarn_heap *heap) {
+  uint32_t n = 0;
+  for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    n++;
+  }
+  return n;
+}
+
+/* Each is found again, and gone once its stream is retired and the thread makes another. */
+static void one_for_each_of_many_streams(void) {
+  enum { MANY = 300 };
+  static tarn_stream streams[MANY];
+  static tarni_cache *caches[MANY];
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  tarn_device *device = tarn_heap_device(r.heap);
+  for (int i = 0; i < MANY; i++) {
+    REQUIRE_OK(tarn_stream_create(device, &streams[i]));
+    CHECK_OK(tarni_cache_find(r.heap, streams[i], &caches[i]));
+  }
+  for (int i = 0; i < MANY; i++) {
+    tarni_cache *again = NULL;
+    CHECK_OK(tarni_cache_find(r.heap, streams[i], &again));
+    CHECK(again == caches[i] && again->stream == streams[i]);
+  }
+  CHECK_EQ(caches_of(r.heap), MANY);
+  for (int i = 0; i < MANY; i++) {
+    CHECK_OK(tarn_stream_retire(r.heap, streams[i]));
+    CHECK_OK(tarn_stream_destroy(device, streams[i]));
+  }
+  (void)cache_of(&r, 0);
+  CHECK_EQ(caches_of(r.heap), 1);
+  rig_close(&r);
+}
+
 /* The stack of a class never outgrows its capacity; what does not fit goes to the lane. */
 static void full_stack_hands_on(void) {
   static const uint64_t sizes[] = {256, 4 * KIB, 5 * KIB, 64 * KIB, 65 * KIB, 500 * KIB};
@@ -264,6 +299,7 @@ static void one_large_block_is_kept(void) {
 
 static const test_case cases[] = {
     {"one for each stream and heap", one_for_each_stream_and_heap},
+    {"one for each of many streams", one_for_each_of_many_streams},
     {"a full stack hands on", full_stack_hands_on},
     {"emptied and filled", emptied_and_filled},
     {"large blocks", large_blocks},
