@@ -374,6 +374,13 @@ static tarn_status check_chunks(const audit *sum) {
     TARN_TRY(compare("granules of an idle chunk", 0, chunk->n_used));
     idle_bytes += tarni_chunk_bytes(heap, chunk);
   }
+  uint64_t n_aliases = 0;
+  for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->aliases, unit)) != TARNI_BITSET_NONE;
+       unit++) {
+    TARN_TRY(compare("an alias where one is listed", heap->places[unit].alias != 0, 1));
+    n_aliases++;
+  }
+  TARN_TRY(compare("listed aliases", n_aliases, heap->n_aliases));
   if (heap->unfinished == NULL) {
     TARN_TRY(compare("idle chunks", n_listed, n_idle));
   }

@@ -186,6 +186,33 @@ tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t t
                                     : tree_first_aligned(heap, root, size, alignment, &tries);
 }
 
+/* The first node at an offset or above it. */
+static tarni_index tree_from(const tarn_heap *heap, tarni_index root, uint64_t offset) {
+  tarni_index found = 0;
+  while (root != 0) {
+    const tarni_extent *node = &heap->extents[root];
+    if (node->offset >= offset) {
+      found = root;
+      root = node->left;
+    } else {
+      root = node->right;
+    }
+  }
+  return found;
+}
+
+tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset) {
+  const tarni_index *trees = heap->zones[zone].trees;
+  tarni_index found = tree_from(heap, trees[1 + heap->max_lanes], offset);
+  for (uint32_t tree = 0; tree <= heap->n_lanes; tree++) {
+    const tarni_index other = tree_from(heap, trees[tree], offset);
+    if (found == 0 || (other != 0 && heap->extents[other].offset < heap->extents[found].offset)) {
+      found = other;
+    }
+  }
+  return found;
+}
+
 /* ---- Extents ---- */
 
 void tarni_extent_take_locked(tarn_heap *heap, tarni_index index) {

@@ -62,6 +62,8 @@ void tarni_extents_close(tarn_heap *heap);
  * many tries were in vain: extents that hold it, but not there. */
 tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t tree, uint64_t size,
                                       uint64_t alignment, uint32_t tries);
+/* The lowest extent that begins at the offset or above and is in a tree, FREE or VOID; 0: none. */
+tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset);
 /* Takes an extent out of its tree: it is BUSY then, and the caller's. */
 void tarni_extent_take_locked(tarn_heap *heap, tarni_index index);
 /* Cuts a BUSY extent to [offset, offset + size); what is left over goes back to where it was.
@@ -251,6 +253,8 @@ typedef struct tarni_window {
 
 tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
                                       const tarni_need *need);
+/* The next extent of the zone behind this one that is FREE, VOID or an ALIAS; 0: there is none. */
+tarni_index tarni_window_next_locked(const tarn_heap *heap, uint32_t zone, tarni_index index);
 
 /* ---- grow.c: more room ---- */
 /* Maps what is missing: idle chunks from elsewhere, then new ones. */

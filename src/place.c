@@ -57,6 +57,17 @@ void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit
 
 /* ---- Leaving and entering ---- */
 
+/* An ALIAS has come to be at a place, or is none any more. */
+static void alias_add(tarn_heap *heap, uint64_t unit) {
+  tarni_bitset_add(&heap->aliases, unit);
+  heap->n_aliases++;
+}
+
+static void alias_remove(tarn_heap *heap, uint64_t unit) {
+  tarni_bitset_remove(&heap->aliases, unit);
+  heap->n_aliases--;
+}
+
 void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
   tarni_extent *extent = tarni_extent_at(heap, left);
   tarni_place_remove_locked(heap, index, (uint32_t)tarni_unit_of(heap, extent->offset));
@@ -73,15 +84,16 @@ bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index le
   tarni_extent *extent = tarni_extent_at(heap, left);
   tarn_assert(extent->kind == TARNI_EXTENT_BUSY);
   extent->kind = TARNI_EXTENT_ALIAS;
-  heap->places[tarni_unit_of(heap, extent->offset)].alias = left;
-  heap->n_aliases++;
+  const uint64_t unit = tarni_unit_of(heap, extent->offset);
+  heap->places[unit].alias = left;
+  alias_add(heap, unit);
   return true;
 }
 
 void tarni_place_enter_locked(tarn_heap *heap, tarni_index index, uint32_t unit) {
   tarn_assert(heap->units[unit] == index && heap->places[unit].alias != 0);
   heap->places[unit].alias = 0;
-  heap->n_aliases--;
+  alias_remove(heap, unit);
   heap->chunks[index].first_unit = unit;
 }
 
@@ -116,7 +128,7 @@ void tarni_places_drop_locked(tarn_heap *heap, tarni_index index) {
     const tarni_index alias = heap->places[unit].alias;
     at = heap->places[unit].next;
     if (alias != 0 && tarni_extent_at(heap, alias)->kind == TARNI_EXTENT_ALIAS) {
-      heap->n_aliases--; /* others are part of a growth that could not be undone yet */
+      alias_remove(heap, unit); /* others are part of a growth that could not be undone yet */
       tarni_place_bury_locked(heap, index, alias);
     }
   }

@@ -17,7 +17,10 @@
 #include "base/bits.h"
 #include "internal.h"
 
-enum { WINDOW_MAX_STEPS = 65536 }; /* extents that one search looks at */
+enum {
+  WINDOW_MAX_STEPS = 65536, /* extents that one search looks at */
+  WINDOW_WALK = 32,         /* of those in use so many in a row; then it jumps over the others */
+};
 
 static tarni_phys *alias_chunk(const tarn_heap *heap, const tarni_extent *alias) {
   return &heap->chunks[heap->units[tarni_unit_of(heap, alias->offset)]];
@@ -110,6 +113,25 @@ static tarni_window window_void(tarn_heap *heap, const tarni_need *need) {
                         .first = first};
 }
 
+static bool is_in_use(const tarni_extent *extent) {
+  return extent->kind != TARNI_EXTENT_VOID && extent->kind != TARNI_EXTENT_FREE &&
+         extent->kind != TARNI_EXTENT_ALIAS;
+}
+
+tarni_index tarni_window_next_locked(const tarn_heap *heap, uint32_t zone, tarni_index index) {
+  for (int i = 0; i < WINDOW_WALK; i++) {
+    index = heap->extents[index].next;
+    if (index == 0 || !is_in_use(&heap->extents[index])) {
+      return index;
+    }
+  }
+  const uint64_t offset = heap->extents[index].offset;
+  const tarni_index found = tarni_extent_from_locked(heap, zone, offset);
+  const uint64_t end = found != 0 ? heap->extents[found].offset : heap->zones[zone].end;
+  const uint64_t unit = tarni_bitset_from(&heap->aliases, tarni_unit_of(heap, offset));
+  return unit < tarni_unit_of(heap, end) ? heap->places[unit].alias : found;
+}
+
 static bool is_enough(const tarni_search *search, const tarni_window *best) {
   return search->n_steps >= WINDOW_MAX_STEPS ||
          (best->first != 0 && (!search->is_lean || best->missing == 0));
@@ -128,7 +150,7 @@ tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
     if (!is_usable(heap, search, extent)) {
       run = 0;
       has_void = false;
-      i = extent->next;
+      i = tarni_window_next_locked(heap, need->zone, i);
       continue;
     }
     run = run != 0 ? run : i;

@@ -13,6 +13,7 @@ bool tarni_bitset_open(tarni_bitset *set, uint64_t n) {
   const uint64_t n_words = words_for(n);
   set->words = calloc(n_words + words_for(n_words), sizeof(*set->words));
   set->groups = set->words != NULL ? set->words + n_words : NULL;
+  set->n_groups = words_for(n_words);
   return set->words != NULL;
 }
 
@@ -60,4 +61,27 @@ uint64_t tarni_bitset_below(const tarni_bitset *set, uint64_t limit) {
   }
   const uint64_t found = group * 64 + tarni_log2(words);
   return found * 64 + tarni_log2(set->words[found]);
+}
+
+/* The bits of a word from one of its bits on; of 64 there are none. */
+static uint64_t bits_from(uint64_t word, uint64_t bit) {
+  return bit < 64 ? word & (UINT64_MAX << bit) : 0;
+}
+
+uint64_t tarni_bitset_from(const tarni_bitset *set, uint64_t start) {
+  const uint64_t word = start / 64;
+  const uint64_t bits = bits_from(set->words[word], start % 64);
+  if (bits != 0) {
+    return word * 64 + tarni_low_bit(bits);
+  }
+  uint64_t group = word / 64;
+  uint64_t words = bits_from(set->groups[group], word % 64 + 1);
+  while (words == 0 && group + 1 < set->n_groups) {
+    words = set->groups[++group];
+  }
+  if (words == 0) {
+    return TARNI_BITSET_NONE;
+  }
+  const uint64_t found = group * 64 + tarni_low_bit(words);
+  return found * 64 + tarni_low_bit(set->words[found]);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * A set of numbers below a fixed bound, asked for its members from the highest down. Adding,
- * removing and asking never allocate. Knows nothing about what the numbers mean; no locks. */
+ * A set of numbers below a fixed bound, asked for its members from the highest down or from the
+ * lowest up. Adding, removing and asking never allocate. Knows nothing about what the numbers mean;
+ * no locks. */
 #ifndef TARNI_BITSET_H
 #define TARNI_BITSET_H
 
@@ -13,6 +14,7 @@
 typedef struct tarni_bitset {
   uint64_t *words;  /* a bit for each number */
   uint64_t *groups; /* a bit for each word that is not 0; behind the words */
+  uint64_t n_groups;
 } tarni_bitset;
 
 /* An empty set of numbers below n. False: no host memory. */
@@ -25,5 +27,7 @@ bool tarni_bitset_has(const tarni_bitset *set, uint64_t i);
 
 /* The highest member below the limit, which is at most n; TARNI_BITSET_NONE: there is none. */
 uint64_t tarni_bitset_below(const tarni_bitset *set, uint64_t limit);
+/* The lowest member at the start, which is at most n, or above it; likewise. */
+uint64_t tarni_bitset_from(const tarni_bitset *set, uint64_t start);
 
 #endif

@@ -19,11 +19,22 @@ static uint64_t flags_below(const bool *flags, uint64_t limit) {
   return TARNI_BITSET_NONE;
 }
 
+static uint64_t flags_from(const bool *flags, uint64_t start) {
+  for (; start < N; start++) {
+    if (flags[start]) {
+      return start;
+    }
+  }
+  return TARNI_BITSET_NONE;
+}
+
 static void an_empty_set(void) {
   tarni_bitset set;
   REQUIRE(tarni_bitset_open(&set, N));
   CHECK_EQ(tarni_bitset_below(&set, N), TARNI_BITSET_NONE);
   CHECK_EQ(tarni_bitset_below(&set, 0), TARNI_BITSET_NONE);
+  CHECK_EQ(tarni_bitset_from(&set, 0), TARNI_BITSET_NONE);
+  CHECK_EQ(tarni_bitset_from(&set, N), TARNI_BITSET_NONE);
   CHECK(!tarni_bitset_has(&set, N - 1));
   tarni_bitset_close(&set);
   tarni_bitset_close(&set); /* again: nothing to do */
@@ -38,6 +49,9 @@ static void every_single_member(void) {
     CHECK_EQ(tarni_bitset_below(&set, N), i);
     CHECK_EQ(tarni_bitset_below(&set, i + 1), i);
     CHECK_EQ(tarni_bitset_below(&set, i), TARNI_BITSET_NONE);
+    CHECK_EQ(tarni_bitset_from(&set, 0), i);
+    CHECK_EQ(tarni_bitset_from(&set, i), i);
+    CHECK_EQ(tarni_bitset_from(&set, i + 1), TARNI_BITSET_NONE);
     tarni_bitset_remove(&set, i);
     tarni_bitset_remove(&set, i);
     CHECK_EQ(tarni_bitset_below(&set, N), TARNI_BITSET_NONE);
@@ -64,6 +78,7 @@ static void as_an_array_of_flags(void) {
       }
       const uint64_t limit = tarni_rng_below(&rng, N + 1);
       CHECK_EQ(tarni_bitset_below(&set, limit), flags_below(flags, limit));
+      CHECK_EQ(tarni_bitset_from(&set, limit), flags_from(flags, limit));
       CHECK_EQ(tarni_bitset_has(&set, at), flags[at]);
     }
     tarni_bitset_close(&set);

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The search for a window jumps over what is in use: it finds the next extent that is free, void or
+ * an alias, as a walk over all of them does. */
+#include "base/rng.h"
+#include "internal.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { MIB = 1 << 20, FAR = 32, N_BASE = 40, N_BLOCKS = 120, N_STEPS = 3000 };
+
+static bool is_open(const tarni_extent *extent) {
+  return extent->kind == TARNI_EXTENT_FREE || extent->kind == TARNI_EXTENT_VOID ||
+         extent->kind == TARNI_EXTENT_ALIAS;
+}
+
+/* From each extent of a zone. Counts those that are far from the next one, and of them those where
+ * that is an alias. */
+static void look_from_all(const tarn_heap *heap, uint32_t zone, uint64_t n_far[2]) {
+  for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
+    tarni_index walked = heap->extents[i].next;
+    uint32_t n = 1;
+    for (; walked != 0 && !is_open(&heap->extents[walked]); n++) {
+      walked = heap->extents[walked].next;
+    }
+    CHECK_EQ(tarni_window_next_locked(heap, zone, i), walked);
+    n_far[0] += n > FAR;
+    n_far[1] += n > FAR && heap->extents[walked].kind == TARNI_EXTENT_ALIAS;
+  }
+}
+
+/* Above a base that stays, blocks of all sizes on two streams, in so little room that chunks have
+ * to move. */
+static void as_a_walk_finds_it(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = TARN_STEAL_ALWAYS};
+  static rig_block base[N_BASE], blocks[N_BLOCKS];
+  tarni_rng rng = {7};
+  uint64_t n_far[2] = {0, 0};
+  rig r;
+  REQUIRE(rig_open(&r, "sim:256M", &config, 2));
+  for (int i = 0; i < N_BASE; i++) {
+    CHECK_OK(rig_alloc(&r, MIB + MIB / 4, r.streams[0], &base[i]));
+  }
+  for (int step = 0; step < N_STEPS; step++) {
+    const uint64_t which = tarni_rng_below(&rng, N_BLOCKS);
+    rig_block *block = &blocks[which];
+    tarn_stream stream = r.streams[which % 2];
+    const bool is_large = tarni_rng_below(&rng, 2) == 0;
+    const uint64_t bytes = (1 + tarni_rng_below(&rng, 200)) * (is_large ? 40000 : 3000);
+    if (block->address != 0) {
+      CHECK_OK(rig_free(&r, block, stream));
+    } else if (rig_alloc(&r, bytes, stream, block) != TARN_OK) {
+      block->address = 0;
+    }
+    look_from_all(r.heap, 0, n_far);
+    look_from_all(r.heap, 1, n_far);
+  }
+  CHECK(n_far[0] > N_STEPS); /* it has jumped */
+  for (int i = 0; i < N_BASE; i++) {
+    CHECK_OK(rig_free(&r, &base[i], r.streams[0]));
+  }
+  for (int i = 0; i < N_BLOCKS; i++) {
+    if (blocks[i].address != 0) {
+      CHECK_OK(rig_free(&r, &blocks[i], r.streams[i % 2]));
+    }
+  }
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* Behind many blocks in use a window begins in what is free there, or right behind them. */
+static void behind_many_blocks(void) {
+  static rig_block blocks[N_BLOCKS];
+  rig_block last, beside;
+  uint64_t n_far[2] = {0, 0};
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  for (int i = 0; i < N_BLOCKS; i++) {
+    CHECK_OK(rig_alloc(&r, (uint64_t)3 * MIB, r.streams[0], &blocks[i]));
+    look_from_all(r.heap, 1, n_far);
+  }
+  CHECK(n_far[0] > N_BLOCKS);
+  CHECK_OK(rig_alloc(&r, (uint64_t)2 * MIB, r.streams[0], &last));
+  const tarn_ptr end = last.address;
+  CHECK_EQ(end, blocks[N_BLOCKS - 1].address + (uint64_t)3 * MIB);
+  CHECK_OK(rig_free(&r, &last, r.streams[0]));
+  CHECK_OK(rig_alloc(&r, (uint64_t)5 * MIB, r.streams[0], &beside)); /* free, then void */
+  CHECK_EQ(beside.address, end);
+  CHECK_OK(rig_free(&r, &beside, r.streams[0]));
+  for (int i = 0; i < N_BLOCKS; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+  }
+  rig_close(&r);
+}
+
+/* The place that chunks have left, behind many blocks in use. */
+static void to_an_alias(void) {
+  static rig_block blocks[N_BASE + 1];
+  rig_block left, moved;
+  uint64_t n_far[2] = {0, 0};
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  for (int i = 0; i < N_BASE; i++) {
+    CHECK_OK(rig_alloc(&r, MIB + MIB / 4, r.streams[0], &blocks[i]));
+  }
+  CHECK_OK(rig_alloc(&r, (uint64_t)8 * MIB, r.streams[0], &left));
+  CHECK_OK(rig_alloc(&r, (uint64_t)64 * MIB, r.streams[0], &blocks[N_BASE]));
+  CHECK_OK(rig_free(&r, &left, r.streams[0]));
+  CHECK_OK(tarn_heap_set_limit(r.heap, rig_stats(&r).reserved_bytes + (uint64_t)4 * MIB));
+  CHECK_OK(rig_alloc(&r, (uint64_t)12 * MIB, r.streams[0], &moved));
+  look_from_all(r.heap, 1, n_far);
+  CHECK(n_far[1] != 0);
+  CHECK_OK(rig_free(&r, &moved, r.streams[0]));
+  for (int i = 0; i <= N_BASE; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+  }
+  rig_close(&r);
+}
+
+static const test_case cases[] = {
+    {"as a walk finds it", as_a_walk_finds_it},
+    {"behind many blocks", behind_many_blocks},
+    {"to an alias", to_an_alias},
+};
+
+TEST_MAIN(cases)
