@@ -132,6 +132,12 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, uint32_t zone, tarni
   return unit < tarni_unit_of(heap, end) ? heap->places[unit].alias : found;
 }
 
+/* Whether all there is to a run that begins here is one free extent, which is too small. */
+static bool is_too_small(const tarn_heap *heap, const tarni_extent *extent, uint64_t size) {
+  return extent->kind == TARNI_EXTENT_FREE && extent->size < size &&
+         (extent->next == 0 || is_in_use(&heap->extents[extent->next]));
+}
+
 static bool is_enough(const tarni_search *search, const tarni_window *best) {
   return search->n_steps >= WINDOW_MAX_STEPS ||
          (best->first != 0 && (!search->is_lean || best->missing == 0));
@@ -147,7 +153,7 @@ tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
   for (tarni_index i = heap->zones[need->zone].head; i != 0 && !is_enough(search, &best);) {
     const tarni_extent *extent = &heap->extents[i];
     search->n_steps++;
-    if (!is_usable(heap, search, extent)) {
+    if ((run == 0 && is_too_small(heap, extent, need->size)) || !is_usable(heap, search, extent)) {
       run = 0;
       has_void = false;
       i = tarni_window_next_locked(heap, need->zone, i);
