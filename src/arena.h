@@ -73,6 +73,8 @@ struct tarn_arena {
   tarni_piece *pieces;
   uint32_t n_pieces, pieces_capacity, unused; /* records */
   uint32_t first, last;
+  uint32_t *free; /* the free pieces, in the order of addresses; as much room as for pieces */
+  uint32_t n_free;
   tarni_table live; /* offset -> piece of every live block */
   uint64_t top;
   uint64_t high_water, live_bytes, allocations, alloc_bytes;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Blocks in an arena. Owns the partition of its addresses. Captures are few and short, so a place
- * is looked for along the list of pieces. Free pieces with different stamps are not merged: a
- * stretch of neighbours is used as one where all of them may be used. */
+ * Blocks in an arena. Owns the partition of its addresses, and the free pieces of it, which are in
+ * an array of their own: a place is looked for along that, however many blocks are live. Free
+ * pieces with different stamps are not merged: a stretch of neighbours is used as one where all of
+ * them may be used. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "arena.h"
 #include "base/bits.h"
@@ -22,6 +24,37 @@ static bool is_usable(const tarni_piece *piece, const tarni_reach *reach, uint32
          (piece->stamp == TARNI_REACH_ALWAYS || tarni_reach_covers(reach, done, piece->stamp));
 }
 
+/* ---- Free pieces ---- */
+
+/* How many of them begin below the offset. */
+static uint32_t free_below(const tarn_arena *arena, uint64_t offset) {
+  uint32_t first = 0, end = arena->n_free;
+  while (first < end) {
+    const uint32_t middle = first + (end - first) / 2;
+    if (arena->pieces[arena->free[middle]].offset < offset) {
+      first = middle + 1;
+    } else {
+      end = middle;
+    }
+  }
+  return first;
+}
+
+static void free_add(tarn_arena *arena, uint32_t index) {
+  const uint32_t at = free_below(arena, arena->pieces[index].offset);
+  tarn_assert(arena->n_free < arena->pieces_capacity);
+  memmove(&arena->free[at + 1], &arena->free[at], (arena->n_free - at) * sizeof(*arena->free));
+  arena->free[at] = index;
+  arena->n_free++;
+}
+
+static void free_remove(tarn_arena *arena, uint32_t index) {
+  const uint32_t at = free_below(arena, arena->pieces[index].offset);
+  tarn_assert(at < arena->n_free && arena->free[at] == index);
+  arena->n_free--;
+  memmove(&arena->free[at], &arena->free[at + 1], (arena->n_free - at) * sizeof(*arena->free));
+}
+
 /* ---- Looking ---- */
 
 /* Free neighbours that may be used now, as one stretch. */
@@ -29,43 +62,49 @@ typedef struct stretch {
   uint64_t start, end;
 } stretch;
 
-static bool stretch_holds(const stretch *at, uint64_t size, uint64_t alignment, uint64_t *start) {
-  return tarni_align_up_checked(at->start, alignment, start) && *start <= at->end &&
-         size <= at->end - *start;
+typedef struct fit {
+  uint64_t start; /* UINT64_MAX: none yet */
+  uint64_t size;  /* of the stretch that it is in */
+} fit;
+
+/* Takes the stretch if it is a better fit. */
+static void fit_try(fit *best, const stretch *at, uint64_t size, uint64_t alignment) {
+  uint64_t start;
+  if (at->end - at->start < best->size && tarni_align_up_checked(at->start, alignment, &start) &&
+      start <= at->end && size <= at->end - start) {
+    *best = (fit){.start = start, .size = at->end - at->start};
+  }
 }
 
 uint64_t tarni_piece_find_held(const tarn_arena *arena, const tarni_reach *reach, uint32_t done,
                                uint64_t size, uint64_t alignment) {
-  uint64_t best = UINT64_MAX, best_size = UINT64_MAX, start;
+  fit best = {.start = UINT64_MAX, .size = UINT64_MAX};
   stretch at = {0, 0};
-  for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
-    const tarni_piece *piece = &arena->pieces[i];
-    if (is_usable(piece, reach, done)) {
-      at.end = piece_end(piece);
-      continue;
+  for (uint32_t i = 0; i < arena->n_free; i++) {
+    const tarni_piece *piece = &arena->pieces[arena->free[i]];
+    const bool is_good = is_usable(piece, reach, done);
+    if (!is_good || piece->offset != at.end) {
+      fit_try(&best, &at, size, alignment);
+      at.start = is_good ? piece->offset : piece_end(piece);
     }
-    if (at.end - at.start < best_size && stretch_holds(&at, size, alignment, &start)) {
-      best = start;
-      best_size = at.end - at.start;
-    }
-    at.start = at.end = piece_end(piece);
+    at.end = piece_end(piece);
   }
-  if (at.end - at.start < best_size && stretch_holds(&at, size, alignment, &start)) {
-    return start;
-  }
-  if (best != UINT64_MAX) {
-    return best;
+  fit_try(&best, &at, size, alignment);
+  if (best.start != UINT64_MAX) {
+    return best.start;
   }
   /* From the free stretch at the end on: the arena grows by what is missing. */
-  uint64_t end;
-  return tarni_align_up_checked(at.start, alignment, &start) && tarni_add(start, size, &end)
+  uint64_t start, end;
+  return tarni_align_up_checked(at.end == arena->top ? at.start : arena->top, alignment, &start) &&
+                 tarni_add(start, size, &end)
              ? start
              : UINT64_MAX;
 }
 
 /* The piece that holds the offset. pre: it is below the top. */
 static uint32_t piece_holding(const tarn_arena *arena, uint64_t offset) {
-  uint32_t i = arena->first;
+  const uint32_t n_below = free_below(arena, offset + 1);
+  uint32_t i = n_below != 0 ? arena->free[n_below - 1] : arena->first;
   while (piece_end(&arena->pieces[i]) <= offset) {
     i = arena->pieces[i].next;
   }
@@ -106,10 +145,12 @@ bool tarni_piece_room_held(tarn_arena *arena) {
   }
   const uint32_t capacity = arena->pieces_capacity * 2 + 64;
   tarni_piece *pieces = realloc(arena->pieces, capacity * sizeof(*pieces));
-  if (pieces == NULL) {
+  arena->pieces = pieces != NULL ? pieces : arena->pieces;
+  uint32_t *indices = realloc(arena->free, capacity * sizeof(*indices));
+  arena->free = indices != NULL ? indices : arena->free;
+  if (pieces == NULL || indices == NULL) {
     return false;
   }
-  arena->pieces = pieces;
   arena->pieces_capacity = capacity;
   return true;
 }
@@ -137,9 +178,11 @@ static uint32_t piece_insert(tarn_arena *arena, uint32_t previous, uint64_t offs
                                        .request = TARNI_PIECE_NONE};
   *(previous != TARNI_PIECE_NONE ? &arena->pieces[previous].next : &arena->first) = index;
   *(next != TARNI_PIECE_NONE ? &arena->pieces[next].previous : &arena->last) = index;
+  free_add(arena, index);
   return index;
 }
 
+/* Takes a piece out of the list, one that is not among the free ones any more. */
 static void piece_remove(tarn_arena *arena, uint32_t index) {
   const tarni_piece *piece = &arena->pieces[index];
   *(piece->previous != TARNI_PIECE_NONE ? &arena->pieces[piece->previous].next : &arena->first) =
@@ -178,11 +221,13 @@ uint32_t tarni_piece_take_held(tarn_arena *arena, uint64_t offset, uint64_t size
     }
     tarn_assert(!arena->pieces[next].is_live);
     arena->pieces[index].size += arena->pieces[next].size;
+    free_remove(arena, next);
     piece_remove(arena, next);
   }
   if (piece_end(&arena->pieces[index]) > end) {
     (void)piece_cut(arena, index, end);
   }
+  free_remove(arena, index);
   arena->pieces[index].is_live = true;
   tarni_table_put(&arena->live, offset, index);
   arena->live_bytes += size;
@@ -190,23 +235,26 @@ uint32_t tarni_piece_take_held(tarn_arena *arena, uint64_t offset, uint64_t size
   return index;
 }
 
-/* Unites a free piece with the one behind it, if that is free, too. */
-static bool piece_merge(tarn_arena *arena, uint32_t index) {
-  tarni_piece *piece = &arena->pieces[index];
-  if (piece->next == TARNI_PIECE_NONE || piece->is_live || arena->pieces[piece->next].is_live) {
-    return false;
-  }
-  piece->size += arena->pieces[piece->next].size;
-  piece_remove(arena, piece->next);
-  return true;
+/* Whether a piece and the one behind it are free. */
+static bool is_free_pair(const tarn_arena *arena, uint32_t index) {
+  const tarni_piece *piece = &arena->pieces[index];
+  return !piece->is_live && piece->next != TARNI_PIECE_NONE && !arena->pieces[piece->next].is_live;
 }
 
-/* The same where both may be used at the same places. Merging others would make the earlier one
- * wait for the later, which a branch that is not that far could not. */
+/* Makes one piece of two. */
+static void piece_merge(tarn_arena *arena, uint32_t index) {
+  tarni_piece *piece = &arena->pieces[index];
+  piece->size += arena->pieces[piece->next].size;
+  piece_remove(arena, piece->next);
+}
+
+/* The same if both may be used at the same places. Merging others would make the earlier one wait
+ * for the later, which a branch that is not that far could not. */
 static void piece_merge_equal(tarn_arena *arena, uint32_t index) {
-  if (index != TARNI_PIECE_NONE && arena->pieces[index].next != TARNI_PIECE_NONE &&
+  if (index != TARNI_PIECE_NONE && is_free_pair(arena, index) &&
       arena->pieces[arena->pieces[index].next].stamp == arena->pieces[index].stamp) {
-    (void)piece_merge(arena, index);
+    free_remove(arena, arena->pieces[index].next);
+    piece_merge(arena, index);
   }
 }
 
@@ -227,20 +275,27 @@ void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp) {
   piece->is_live = false;
   piece->request = TARNI_PIECE_NONE;
   piece->stamp = stamp;
+  free_add(arena, index);
   piece_merge_equal(arena, index);
   piece_merge_equal(arena, piece->previous);
 }
 
 void tarni_pieces_settle_held(tarn_arena *arena) {
+  arena->n_free = 0;
   for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
     arena->pieces[i].request = TARNI_PIECE_NONE;
     arena->pieces[i].stamp = TARNI_REACH_ALWAYS;
-    while (piece_merge(arena, i)) {
+    while (is_free_pair(arena, i)) {
+      piece_merge(arena, i);
+    }
+    if (!arena->pieces[i].is_live) {
+      arena->free[arena->n_free++] = i;
     }
   }
   const uint32_t last = arena->last;
   if (last != TARNI_PIECE_NONE && !arena->pieces[last].is_live) {
     arena->top = arena->pieces[last].offset;
+    arena->n_free--;
     piece_remove(arena, last);
   }
 }
@@ -255,7 +310,7 @@ static tarn_status piece_wrong(const char *what, uint64_t offset) {
 
 tarn_status tarni_pieces_check_held(const tarn_arena *arena) {
   uint64_t at = 0, live_bytes = 0, n_live = 0;
-  uint32_t previous = TARNI_PIECE_NONE;
+  uint32_t previous = TARNI_PIECE_NONE, n_free = 0;
   for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
     const tarni_piece *piece = &arena->pieces[i];
     if (piece->offset != at || piece->size == 0 || piece->previous != previous) {
@@ -264,12 +319,16 @@ tarn_status tarni_pieces_check_held(const tarn_arena *arena) {
     if (piece->is_live != (tarni_table_find(&arena->live, at) == i)) {
       return piece_wrong("a live block is not found", at);
     }
+    if (!piece->is_live && (n_free == arena->n_free || arena->free[n_free++] != i)) {
+      return piece_wrong("a free piece is not found", at);
+    }
     live_bytes += piece->is_live ? piece->size : 0;
     n_live += piece->is_live;
     previous = i;
     at = piece_end(piece);
   }
-  if (at != arena->top || previous != arena->last || at > arena->high_water) {
+  if (at != arena->top || previous != arena->last || at > arena->high_water ||
+      n_free != arena->n_free) {
     return piece_wrong("the end", at);
   }
   if (live_bytes != arena->live_bytes || n_live != arena->live.n) {
@@ -284,11 +343,12 @@ void tarni_pieces_forget_held(tarn_arena *arena) {
   }
   tarni_table_clear(&arena->live);
   arena->first = arena->last = arena->unused = TARNI_PIECE_NONE;
-  arena->n_pieces = 0;
+  arena->n_pieces = arena->n_free = 0;
   arena->top = arena->live_bytes = 0;
 }
 
 void tarni_pieces_close(tarn_arena *arena) {
   tarni_pieces_forget_held(arena);
   free(arena->pieces);
+  free(arena->free);
 }

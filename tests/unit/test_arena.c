@@ -516,6 +516,35 @@ static void alignments_of_the_callers(void) {
   rig_close(&r);
 }
 
+/* Thousands of blocks, freed in another order than they were made: what is free stays in order, and
+ * is found again where it lies lowest. */
+static void many_blocks(void) {
+  enum { N_BLOCKS = 5000 };
+  rig r;
+  static tarn_ptr blocks[N_BLOCKS];
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  for (int i = 0; i < N_BLOCKS; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 512, r.streams[0], &blocks[i]));
+    CHECK_EQ(blocks[i] - blocks[0], (uint64_t)i * 512);
+  }
+  for (int i = 0; i < N_BLOCKS; i++) { /* 7 and their number have no divisor in common */
+    CHECK_OK(tarn_free(r.heap, blocks[(uint64_t)i * 7 % N_BLOCKS], r.streams[0]));
+    CHECK(i % 1000 != 0 || rig_is_sound(&r));
+  }
+  for (int i = 0; i < N_BLOCKS; i++) {
+    tarn_ptr block;
+    CHECK_OK(tarn_alloc(r.heap, 512, r.streams[0], &block));
+    CHECK_EQ(block, blocks[i]);
+  }
+  CHECK(rig_is_sound(&r));
+  for (int i = 0; i < N_BLOCKS; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+  }
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"alignments of the caller's memory", alignments_of_the_callers},
     {"monotone arenas", monotone_arenas},
@@ -532,6 +561,7 @@ static const test_case cases[] = {
     {"plans that are in the way", plans_that_are_in_the_way},
     {"layouts are saved", layouts_are_saved},
     {"planned branches", planned_branches},
+    {"many blocks", many_blocks},
 };
 
 TEST_MAIN(cases)
