@@ -138,14 +138,11 @@ typedef struct bucket_room {
   bool is_limited;
 } bucket_room;
 
-static bucket_room room_of(tarn_heap *heap) {
+static bucket_room room_of_locked(const tarn_heap *heap) {
   const uint64_t total = heap->port->device.total_bytes;
-  tarni_lock_acquire(&heap->lock);
-  const bucket_room room = {.held = tarni_held_bytes_locked(heap),
-                            .limit = tarni_min(heap->limit_bytes, total),
-                            .is_limited = heap->limit_bytes < total};
-  tarni_lock_release(&heap->lock);
-  return room;
+  return (bucket_room){.held = tarni_held_bytes_locked(heap),
+                       .limit = tarni_min(heap->limit_bytes, total),
+                       .is_limited = heap->limit_bytes < total};
 }
 
 static tarn_status limit_fail(const bucket_search *at, const bucket_room *room) {
@@ -163,9 +160,14 @@ static tarn_status limit_fail(const bucket_search *at, const bucket_room *room) 
 static tarn_status make_grant(bucket_search *at) {
   tarn_heap *heap = at->heap;
   tarni_index index = 0;
-  const bucket_room room = room_of(heap);
+  tarni_lock_acquire(&heap->lock);
+  const bucket_room room = room_of_locked(heap);
   const bool is_over =
       room.is_limited && (room.held > room.limit || at->need->size > room.limit - room.held);
+  if (!is_over) { /* what captures make meanwhile does not take its place */
+    heap->planned_bytes += at->need->size;
+  }
+  tarni_lock_release(&heap->lock);
   const tarn_status status =
       is_over ? limit_fail(at, &room)
               : tarni_grant_make_grow(heap, at->need->size, at->need->lane, &index);
@@ -245,7 +247,9 @@ static tarn_status climb_short(bucket_search *at) {
 static tarn_status climb_from_start(bucket_search *at) {
   tarn_heap *heap = at->heap;
   TARN_TRY(promise(at));
-  const bucket_room room = room_of(heap);
+  tarni_lock_acquire(&heap->lock);
+  const bucket_room room = room_of_locked(heap);
+  tarni_lock_release(&heap->lock);
   if (at->need->size > tarni_max(room.limit, room.held)) {
     return limit_fail(at, &room);
   }

@@ -261,6 +261,7 @@ tarn_status tarni_grant_make_grow(tarn_heap *heap, uint64_t bytes, tarni_index l
   tarni_lock_acquire(&heap->lock);
   const tarni_index index = grant_take_locked(buckets);
   const tarn_stream stream = heap->lanes[lane].stream;
+  heap->planned_bytes -= index == 0 ? bytes : 0;
   tarni_lock_release(&heap->lock);
   if (index == 0) {
     return tarni_fail(TARN_LIMIT, "tarn_alloc", NULL, "Free blocks, or use backing vmm.",
@@ -276,6 +277,7 @@ tarn_status tarni_grant_make_grow(tarn_heap *heap, uint64_t bytes, tarni_index l
     is_undone = return_parts(heap, grant) == TARN_OK;
   }
   tarni_lock_acquire(&heap->lock);
+  heap->planned_bytes -= bytes;
   if (status == TARN_OK) {
     count_held_locked(heap, bytes);
     tree_add_locked(buckets, index);

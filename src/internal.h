@@ -406,7 +406,7 @@ void tarni_grant_remove(tarni_buckets *buckets, tarni_grant_list *list, tarni_in
                         int which);
 /* The grant, in any state, that holds the address; 0: none. */
 tarni_index tarni_grant_find_locked(const tarn_heap *heap, tarn_ptr address);
-/* Asks the driver for one; BUSY, in no bucket. */
+/* Asks the driver for one; BUSY, in no bucket. pre: planned_bytes has it; afterwards it has not. */
 tarn_status tarni_grant_make_grow(tarn_heap *heap, uint64_t bytes, tarni_index lane,
                                   tarni_index *made);
 /* pre: the grant is in no list. It goes back when its order lets it. */

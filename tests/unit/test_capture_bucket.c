@@ -4,7 +4,7 @@
  * wrong. All else is shared, and its tests run on these heaps, too (cmake/tests.cmake). */
 #include <pthread.h>
 
-#include "port/port.h"
+#include "internal.h"
 #include "support/rig.h"
 #include "support/test.h"
 #include "tarn/capture.h"
@@ -211,6 +211,63 @@ static void nobody_told(void) {
   }
 }
 
+/* A driver that captures a block, by another thread, while it is asked for memory. */
+static struct {
+  rig *r;
+  tarni_port_table table;
+  const tarni_port_table *own;
+  tarn_ptr block;
+} meanwhile;
+
+static void *capture_meanwhile(void *user) {
+  (void)user;
+  CHECK_STATUS(tarn_alloc(meanwhile.r->heap, 16 * MIB, meanwhile.r->streams[0], &meanwhile.block),
+               TARN_LIMIT);
+  return NULL;
+}
+
+static void let_it_capture(void) {
+  pthread_t thread;
+  REQUIRE(pthread_create(&thread, NULL, capture_meanwhile, NULL) == 0);
+  CHECK_EQ(pthread_join(thread, NULL), 0);
+}
+
+static tarn_status plain_meanwhile(tarni_port *port, uint64_t size, tarn_ptr *address) {
+  let_it_capture();
+  return meanwhile.own->plain_alloc(port, size, address);
+}
+
+static tarn_status pool_meanwhile(tarni_port *port, tarni_pool pool, uint64_t size,
+                                  tarn_stream stream, tarn_ptr *address) {
+  let_it_capture();
+  return meanwhile.own->pool_alloc(port, pool, size, stream, address);
+}
+
+/* What is being made counts against the limit by then. */
+static void limits_count_what_is_made(void) {
+  for (int i = 0; i < 2 && !test_case_failed(); i++) {
+    rig r;
+    tarn_ptr block = 0;
+    REQUIRE(open_with(&r, "sim:256M", backings[i], TARN_STEAL_WHEN_SHORT));
+    CHECK_OK(tarn_heap_set_limit(r.heap, 24 * MIB));
+    tarn_capture *capture = begin(&r, TARN_CAPTURE_RELAXED);
+    meanwhile.r = &r;
+    meanwhile.own = r.heap->port->table;
+    meanwhile.table = *meanwhile.own;
+    meanwhile.table.plain_alloc = plain_meanwhile;
+    meanwhile.table.pool_alloc = pool_meanwhile;
+    r.heap->port->table = &meanwhile.table;
+    CHECK_OK(tarn_alloc(r.heap, 16 * MIB, r.streams[1], &block));
+    r.heap->port->table = meanwhile.own;
+    CHECK_EQ(rig_stats(&r).reserved_peak_bytes, 16 * MIB);
+    CHECK_OK(tarn_alloc(r.heap, 8 * MIB, r.streams[0], &meanwhile.block));
+    CHECK_OK(tarn_free(r.heap, meanwhile.block, r.streams[0]));
+    end(capture);
+    CHECK_OK(tarn_free(r.heap, block, r.streams[1]));
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
     {"captured streams keep what they freed", captured_streams_keep_what_they_freed},
     {"shortage beside a captured stream", shortage_beside_a_captured_stream},
@@ -218,6 +275,7 @@ static const test_case cases[] = {
     {"one of two frees counts", one_of_two_frees_counts},
     {"without virtual memory", without_virtual_memory},
     {"nobody told", nobody_told},
+    {"limits count what is made", limits_count_what_is_made},
 };
 
 TEST_MAIN(cases)
