@@ -110,16 +110,21 @@ static void tree_remove_locked(tarni_buckets *buckets, tarni_index index) {
   *link = below != 0 ? below : above;
 }
 
-tarni_index tarni_grant_find_locked(const tarn_heap *heap, tarn_ptr address) {
+tarni_index tarni_grant_overlapping_locked(const tarn_heap *heap, tarn_ptr first, uint64_t bytes) {
   const tarni_buckets *buckets = heap->buckets;
+  const tarn_ptr last = first + (bytes - 1);
   tarni_index found = 0;
   for (tarni_index at = buckets->root; at != 0;) {
     const tarni_grant *grant = &buckets->grants[at];
-    found = grant->base <= address ? at : found;
-    at = grant->base <= address ? grant->right : grant->left;
+    found = grant->base <= last ? at : found;
+    at = grant->base <= last ? grant->right : grant->left;
   }
-  return found != 0 && address - buckets->grants[found].base < buckets->grants[found].bytes ? found
-                                                                                            : 0;
+  const tarni_grant *grant = &buckets->grants[found]; /* record 0 has no bytes */
+  return grant->bytes != 0 && first <= grant->base + (grant->bytes - 1) ? found : 0;
+}
+
+tarni_index tarni_grant_find_locked(const tarn_heap *heap, tarn_ptr address) {
+  return tarni_grant_overlapping_locked(heap, address, 1);
 }
 
 /* ---- Asking the driver ---- */

@@ -35,14 +35,23 @@ static void watch_forks(void) {
   (void)pthread_atfork(NULL, NULL, forget_parents_ranges);
 }
 
+/* Whether an entry has a byte of the range. */
+static bool range_meets(const host_range *range, uint64_t first, uint64_t bytes) {
+  if (range->bytes != 0) {
+    return range->first < first + bytes && first < range->first + range->bytes;
+  }
+  tarn_heap *heap = tarni_pinned_heap(range->pool);
+  tarni_lock_acquire(&heap->lock);
+  const bool meets = tarni_grant_overlapping_locked(heap, first, bytes) != 0;
+  tarni_lock_release(&heap->lock);
+  return meets;
+}
+
 /* An entry that has a byte of the range; NULL: none. */
 static host_range *range_overlapping(const tarni_port_table *driver, uint64_t first,
                                      uint64_t bytes) {
   for (host_range *range = first_range; range != NULL; range = range->next) {
-    const bool is_there = range->bytes != 0
-                              ? range->first < first + bytes && first < range->first + range->bytes
-                              : tarn_pinned_owns(range->pool, (const void *)(uintptr_t)first, 1);
-    if (range->driver == driver && is_there) {
+    if (range->driver == driver && range_meets(range, first, bytes)) {
       return range;
     }
   }

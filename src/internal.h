@@ -404,8 +404,10 @@ enum { TARNI_MAX_GRANTS = 1 << 22 };
 void tarni_grant_push(tarni_buckets *buckets, tarni_grant_list *list, tarni_index index, int which);
 void tarni_grant_remove(tarni_buckets *buckets, tarni_grant_list *list, tarni_index index,
                         int which);
-/* The grant, in any state, that holds the address; 0: none. */
+/* The grant, in any state, that holds the address; the last one that has a byte of the range, which
+ * is not empty; 0: none. */
 tarni_index tarni_grant_find_locked(const tarn_heap *heap, tarn_ptr address);
+tarni_index tarni_grant_overlapping_locked(const tarn_heap *heap, tarn_ptr first, uint64_t bytes);
 /* Asks the driver for one; BUSY, in no bucket. pre: planned_bytes has it; afterwards it has not. */
 tarn_status tarni_grant_make_grow(tarn_heap *heap, uint64_t bytes, tarni_index lane,
                                   tarni_index *made);

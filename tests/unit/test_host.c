@@ -127,6 +127,35 @@ static void of_a_pool(void) {
   rig_close(&r);
 }
 
+/* The same where each block is an allocation of the driver: also of what is kept, and whatever part
+ * of a range it is. */
+static void of_a_pool_of_the_driver(void) {
+  rig r;
+  REQUIRE(rig_open_device(&r, DEVICE, 1));
+  const tarn_pinned_config config = {
+      .size = sizeof(config), .device = DEVICE, .rounding = TARN_PINNED_POWER_OF_TWO};
+  tarn_pinned *pool = NULL;
+  REQUIRE_OK(tarn_pinned_create(&config, &pool));
+  char *block = NULL;
+  REQUIRE_OK(tarn_pinned_alloc(pool, 4 * PAGE, (void **)&block));
+  const uint64_t calls = rig_calls(&r); /* the driver is not asked about any of it */
+  for (int i = 0; i < 2; i++) {
+    CHECK_EQ(tarn_host_is_pinned(r.device, block, 4 * PAGE), i == 0);
+    CHECK_STATUS(tarn_host_register(r.device, block + PAGE, PAGE), TARN_STATE);
+    CHECK_STATUS(tarn_host_register(r.device, block - PAGE, 2 * PAGE), TARN_STATE);
+    CHECK_STATUS(tarn_host_register(r.device, block - PAGE, 6 * PAGE), TARN_STATE);
+    CHECK_STATUS(tarn_host_register(r.device, block + 3 * PAGE, 2 * PAGE), TARN_STATE);
+    CHECK_HAS(tarn_last_message(), "pinned pool");
+    CHECK_STATUS(tarn_host_unregister(r.device, block), TARN_FOREIGN);
+    if (i == 0) {
+      CHECK_OK(tarn_pinned_free(pool, block));
+    }
+  }
+  CHECK_EQ(rig_calls(&r), calls);
+  CHECK_OK(tarn_pinned_destroy(pool, NULL));
+  rig_close(&r);
+}
+
 /* A copy of registered memory has the bytes. */
 static void copied(void) {
   rig r;
@@ -153,8 +182,12 @@ static void copied(void) {
 }
 
 static const test_case cases[] = {
-    {"registered", registered}, {"mistakes", mistakes}, {"refused", refused},
-    {"of_a_pool", of_a_pool},   {"copied", copied},
+    {"registered", registered},
+    {"mistakes", mistakes},
+    {"refused", refused},
+    {"of_a_pool", of_a_pool},
+    {"of a pool of the driver", of_a_pool_of_the_driver},
+    {"copied", copied},
 };
 
 TEST_MAIN(cases)
