@@ -13,7 +13,9 @@
  *   ask        the owner's callback
  *
  * Only shortage climbs: any other error of the driver is reported as itself, and costs no cached
- * block. Everything is under heap->grow, so that two allocations that are short do not fight. */
+ * block. What it has against waiting and giving back leaves a shortage, and is what is reported
+ * where nobody helps. Everything is under heap->grow, so that two allocations that are short do not
+ * fight. */
 #include "base/bits.h"
 #include "internal.h"
 
@@ -25,7 +27,7 @@ typedef struct bucket_search {
   bool is_promised;   /* counted as live by the limit on live bytes, until it is or is not */
   bool is_over;       /* that limit has refused it */
   tarn_error cause;   /* what the driver said about shortage */
-  tarn_error trouble; /* what it had against giving memory back */
+  tarn_error trouble; /* what it had against waiting, or giving memory back */
 } bucket_search;
 
 static bool is_short(tarn_status status) {
@@ -94,12 +96,12 @@ static bool find_ready(bucket_search *at) {
   return index != 0;
 }
 
-/* Takes one that another stream has freed. *is_captured: that stream is being captured, and is
+/* Takes one that another stream has freed. *is_out: that stream is being captured, or gone, and is
  * known to be from now on, so another one can be tried. */
-static tarn_status steal_one(bucket_search *at, bool *is_captured) {
+static tarn_status steal_one(bucket_search *at, bool *is_out) {
   tarn_heap *heap = at->heap;
   const tarni_bucket_need *need = at->need;
-  *is_captured = false;
+  *is_out = false;
   tarni_lock_acquire(&heap->lock);
   const tarni_index index = tarni_bucket_take_locked(heap, need->size, need->lane, true);
   const tarni_order order = heap->buckets->grants[index].order; /* record 0 has none */
@@ -113,18 +115,18 @@ static tarn_status steal_one(bucket_search *at, bool *is_captured) {
     hand_out_locked(at, index);
   } else {
     tarni_bucket_keep_locked(heap, index, &order);
+    *is_out = status == TARN_CAPTURE || tarni_order_is_lost_locked(heap, &order);
   }
   tarni_lock_release(&heap->lock);
-  *is_captured = status == TARN_CAPTURE;
   return status;
 }
 
-/* Each try that a capture is in the way of marks a stream, which the next one goes without. */
+/* Each try that fails so marks a stream, which the next one goes without. */
 static tarn_status steal_grant(bucket_search *at) {
   for (uint32_t i = 0; i < at->heap->max_lanes; i++) {
-    bool is_captured;
-    const tarn_status status = steal_one(at, &is_captured);
-    if (!is_captured) {
+    bool is_out;
+    const tarn_status status = steal_one(at, &is_out);
+    if (!is_out) {
       return status;
     }
   }
@@ -207,10 +209,10 @@ static tarn_status evict_and_make(bucket_search *at, bool may_wait) {
 static tarn_status drain_and_make(bucket_search *at) {
   tarn_heap *heap = at->heap;
   const tarn_status finished = tarni_lanes_finish_grow(heap);
-  if (finished == TARN_CAPTURE) {
-    return at->cause.status; /* a capture does not let anything be waited for: there is no more */
+  if (finished != TARN_OK) { /* a capture forbids it, or a stream is gone: there is no more */
+    note_trouble(at, finished == TARN_CAPTURE ? TARN_OK : finished);
+    return at->cause.status;
   }
-  TARN_TRY(finished);
   tarni_uses_reap_grow(heap);
   if (find_ready(at)) {
     return TARN_OK;
@@ -237,11 +239,7 @@ static tarn_status climb_short(bucket_search *at) {
   if (is_short(status)) {
     status = evict_and_make(at, true);
   }
-  if (is_short(status)) {
-    status = drain_and_make(at);
-  }
-  return is_short(status) && at->trouble.status != TARN_OK ? tarni_fail_again(&at->trouble)
-                                                           : status;
+  return is_short(status) ? drain_and_make(at) : status;
 }
 
 static tarn_status climb_from_start(bucket_search *at) {
@@ -295,6 +293,9 @@ tarn_status tarni_bucket_obtain(tarn_heap *heap, const tarni_bucket_need *need, 
   *block = at.block;
   if (status != TARN_OK && at.is_over) {
     return tarni_fail_again(&at.cause);
+  }
+  if (is_short(status) && at.trouble.status != TARN_OK) {
+    return tarni_fail_again(&at.trouble);
   }
   return is_short(status) ? tarni_shortage_report(heap, status, need->size, &at.cause) : status;
 }

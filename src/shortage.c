@@ -2,7 +2,8 @@
  *
  * The ladder: what is tried, in which order, when there is no room for an allocation. Each step is
  * taken only if the one before did not help. Only true shortage climbs it: any other error of the
- * driver is reported as itself, unless there is room after all.
+ * driver is reported as itself, unless there is room after all. What it has against waiting and
+ * giving back leaves a shortage, and is what is reported where nobody helps.
  *
  *   aliases    places where idle chunks are mapped already: no driver call at all
  *   complete   fences that are complete by now; what waited for them is free, single blocks too
@@ -25,8 +26,10 @@ typedef struct shortage {
   const tarni_need *need;
   tarni_need urgent;  /* the same under true shortage, when nothing is wished for */
   tarni_index extent; /* found */
-  bool is_captured;   /* a stream's memory could not be had, because of a capture */
+  bool is_out;        /* a stream's memory could not be had: it is captured, or gone */
+  uint32_t n_lost;    /* streams that are known to be gone */
   tarn_error cause;   /* what the last step that needs the driver said */
+  tarn_error trouble; /* what the driver had against waiting, or giving memory back */
 } shortage;
 
 /* Addresses count: those of zombies come back. */
@@ -110,11 +113,24 @@ static void collect_all(shortage *at, bool is_thorough) {
   tarni_lock_release(&heap->lock);
 }
 
-/* What a captured stream has freed cannot be had now: that is no failure, there is just less. A
- * fixed heap takes nothing from streams: there it is growth that a capture forbids. */
+static uint32_t lost_count(tarn_heap *heap) {
+  uint32_t n = 0;
+  tarni_lock_acquire(&heap->lock);
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    n += heap->lanes[i].is_lost;
+  }
+  tarni_lock_release(&heap->lock);
+  return n;
+}
+
+/* What a stream has freed that is captured, or was just found to be gone, cannot be had now: that
+ * is no failure, there is just less. A fixed heap takes nothing from streams: there it is growth
+ * that a capture forbids. */
 static tarn_status keep_cause(shortage *at, tarn_status status) {
-  if (status == TARN_CAPTURE && !at->heap->is_fixed) {
-    at->is_captured = true;
+  const uint32_t n_lost = status == TARN_STATE ? lost_count(at->heap) : at->n_lost;
+  if ((status == TARN_CAPTURE && !at->heap->is_fixed) || n_lost > at->n_lost) {
+    at->n_lost = n_lost;
+    at->is_out = true;
     return TARN_OK;
   }
   if (is_shortage(status)) {
@@ -231,16 +247,19 @@ static uint64_t fences_under_way(const tarn_heap *heap) {
   return n;
 }
 
-/* Trims, and waits for a fence. False: that changed nothing; *error then says what the driver had
- * against it, if it had. */
-static bool make_room(shortage *at, tarn_error *error) {
+/* A capture that is in the way is no trouble: there is just less. */
+static void note_trouble(shortage *at, tarn_status status) {
+  at->trouble = (tarn_error){.size = sizeof(at->trouble)};
+  if (status != TARN_OK && status != TARN_CAPTURE) {
+    (void)tarn_last_error(&at->trouble);
+  }
+}
+
+/* Trims, and waits for a fence. False: that changed nothing. */
+static bool make_room(shortage *at) {
   tarn_heap *heap = at->heap;
   const uint64_t held = heap->reserved_bytes, n = fences_under_way(heap);
-  error->status = TARN_OK;
-  if (tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size)) != TARN_OK) {
-    (void)tarn_last_error(error);
-    error->status = error->status == TARN_CAPTURE ? TARN_OK : error->status;
-  }
+  note_trouble(at, tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size)));
   if (heap->reserved_bytes == held) {
     (void)tarni_fences_wait_grow(heap);
   }
@@ -272,16 +291,15 @@ static bool has_freed(shortage *at) {
   return is;
 }
 
-/* All work of all streams was awaited, unless a capture forbids that: then this is all there is. */
+/* All work of all streams was awaited, unless a capture forbids that, or a stream is gone: then
+ * this is all there is. */
 static tarn_status climb_settled(shortage *at, tarn_status status) {
   const tarn_status settled = tarni_heap_settle_grow(at->heap);
+  note_trouble(at, settled);
   if (try_ready(at)) { /* also where not all could be awaited */
     return TARN_OK;
   }
-  if (settled != TARN_OK) {
-    return settled == TARN_CAPTURE ? status : settled;
-  }
-  return try_grow(at, at->heap->config.stealing != TARN_STEAL_NEVER);
+  return settled == TARN_OK ? try_grow(at, at->heap->config.stealing != TARN_STEAL_NEVER) : status;
 }
 
 /* The steps under true shortage. */
@@ -309,15 +327,14 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
     TARN_TRY(steal_blocks(at, &is_stolen));
     status = is_stolen ? TARN_OK : status;
   }
-  tarn_error error = {.size = sizeof(error)};
-  while (is_shortage(status) && make_room(at, &error)) {
+  at->trouble.status = TARN_OK;
+  while (is_shortage(status) && make_room(at)) {
     collect_all(at, true);
     status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
   }
-  if (is_shortage(status) && error.status == TARN_OK && has_freed(at)) {
-    status = climb_settled(at, status);
-  }
-  return is_shortage(status) && error.status != TARN_OK ? tarni_fail_again(&error) : status;
+  return is_shortage(status) && at->trouble.status == TARN_OK && has_freed(at)
+             ? climb_settled(at, status)
+             : status;
 }
 
 /* What the caller gets for its request: a small one does not get all of what is needed for it. */
@@ -386,11 +403,11 @@ tarn_status tarni_shortage_stream_check(tarn_heap *heap, tarni_index lane) {
                     (unsigned long long)state.id);
 }
 
-/* A capture in the way of one stream's memory is not in the way of all: those streams are marked,
- * and the next climb goes without them. There are not more climbs than streams. */
+/* What is in the way of one stream's memory is not in the way of all: those streams are marked, and
+ * the next climb goes without them. There are not more climbs than streams. */
 static tarn_status climb_on(shortage *at) {
   for (uint32_t i = 0; i < at->heap->max_lanes; i++) {
-    at->is_captured = false;
+    at->is_out = false;
     tarn_status status = climb_alone(at);
     if (is_shortage(status) && try_ready_anywhere(at)) {
       return TARN_OK;
@@ -398,7 +415,7 @@ static tarn_status climb_on(shortage *at) {
     if (is_shortage(status)) {
       status = climb_together(at, status);
     }
-    if (status != TARN_OK || at->extent != 0 || !at->is_captured || try_ready(at)) {
+    if (status != TARN_OK || at->extent != 0 || !at->is_out || try_ready(at)) {
       return status;
     }
   }
@@ -419,6 +436,7 @@ static tarn_status climb(shortage *at) {
     tarni_lock_acquire(&at->heap->lock);
     tarni_lanes_ask_again_locked(at->heap); /* captures of which nobody told end likewise */
     tarni_lock_release(&at->heap->lock);
+    at->n_lost = lost_count(at->heap);
     status = climb_on(at);
   }
   return status != TARN_OK && try_ready_anywhere(at) ? TARN_OK : status;
@@ -441,6 +459,9 @@ tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tar
     }
   }
   *extent = at.extent;
+  if (is_shortage(status) && at.trouble.status != TARN_OK) {
+    return tarni_fail_again(&at.trouble);
+  }
   return is_shortage(status) ? tarni_shortage_report(heap, status, block_bytes(need), &at.cause)
                              : status;
 }

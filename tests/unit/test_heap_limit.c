@@ -291,6 +291,43 @@ static void callback_that_refuses(void) {
   rig_close(&r);
 }
 
+/* A stream that is gone keeps what it freed, and on a full device nothing can be waited for: that
+ * is a shortage like any other, so the owner is asked; and told of the stream where that is all. */
+static void callback_beside_a_lost_stream(void) {
+  static const tarn_backing backings[] = {TARN_BACKING_VMM, TARN_BACKING_PLAIN};
+  for (int i = 0; i < 4 && !test_case_failed(); i++) {
+    rig r;
+    helper h = {.rig = &r, .n_yes = i / 2};
+    const tarn_heap_config config = {.size = sizeof(config),
+                                     .backing = backings[i % 2],
+                                     .on_shortage = help,
+                                     .on_shortage_user = &h};
+    rig_block block, next = {0};
+    tarn_stream stream;
+    REQUIRE(rig_open(&r, "sim:16M,order=lazy", &config, 1));
+    REQUIRE_OK(tarn_stream_create(r.device, &stream));
+    CHECK_OK(rig_alloc(&r, 8 * MIB, stream, &block));
+    CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &h.blocks[h.n_blocks++]));
+    CHECK_OK(rig_free(&r, &block, stream));
+    CHECK_OK(tarn_stream_destroy(r.device, stream));
+    if (h.n_yes == 0) {
+      CHECK_STATUS(rig_alloc(&r, 8 * MIB, r.streams[0], &next), TARN_STATE);
+      CHECK_HAS(tarn_last_message(), "is gone or broken");
+      CHECK_OK(rig_free(&r, &h.blocks[0], r.streams[0]));
+    } else {
+      CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &next));
+      CHECK_OK(rig_free(&r, &next, r.streams[0]));
+    }
+    CHECK_EQ(h.n_calls, 1);
+    CHECK_EQ(h.bytes, 8 * MIB);
+    CHECK(rig_is_sound(&r));
+    CHECK_OK(tarn_heap_trim(r.heap, 0)); /* so that there is room to wait for all */
+    CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+    CHECK_OK(tarn_stream_destroy(r.device, r.streams[0]));
+    tarn_device_close(r.device);
+  }
+}
+
 static void callback_that_helps(void) {
   rig r;
   helper h;
@@ -498,6 +535,7 @@ static const test_case cases[] = {
     {"trimming to a size", trimming_to},
     {"trimming small blocks", trimming_small_blocks},
     {"a callback that refuses", callback_that_refuses},
+    {"a callback beside a lost stream", callback_beside_a_lost_stream},
     {"a callback that helps", callback_that_helps},
     {"a callback that helps small blocks", callback_that_helps_small_blocks},
     {"a callback that raises the limit", callback_that_raises_the_limit},
