@@ -2,7 +2,8 @@
  *
  * Budgets: blocks that are held for work to come. A promise that rested on counters alone could be
  * broken by any hit, which asks nobody: so a budget holds real blocks, and what is drawn from it is
- * handed over.
+ * handed over. One that could not be made gives back what it has; where the driver does not let it,
+ * the heap keeps the rest of it, and tries again.
  *
  * Invariant: an item's address is not 0 while the budget holds it, and each held block is a live
  * one of the heap. Lock: heap->budget (rank BUDGET) is held while a budget is made, so that two of
@@ -24,6 +25,8 @@ struct tarn_budget {
   tarn_pinned *pool; /* NULL: device memory */
   tarn_stream stream;
   uint64_t required_bytes;
+  /* lock BUDGET: */
+  tarn_budget *next; /* of the heap's unmade ones */
   /* lock: */
   tarni_lock lock;
   uint64_t n;
@@ -103,6 +106,57 @@ static tarn_status budget_empty(tarn_budget *budget) {
     result = result == TARN_OK ? status : result;
   }
   return result;
+}
+
+static void budget_free(tarn_budget *budget) {
+  tarni_lock_destroy(&budget->lock);
+  free(budget);
+}
+
+/* Gives back what budgets hold that were never made. pre: heap->budget is held. */
+static void unmade_reap(tarn_heap *heap) {
+  tarn_budget **link = &heap->unmade;
+  while (*link != NULL) {
+    tarn_budget *budget = *link;
+    if (budget_empty(budget) == TARN_OK) {
+      *link = budget->next;
+      budget_free(budget);
+    } else {
+      link = &budget->next;
+    }
+  }
+}
+
+/* A budget could not be made. */
+static void unmade_add(tarn_budget *budget) {
+  tarn_heap *heap = budget->heap;
+  bool is_held = false;
+  for (uint64_t i = 0; i < budget->n; i++) {
+    is_held = is_held || budget->items[i].block != 0;
+  }
+  if (!is_held) {
+    budget_free(budget);
+    return;
+  }
+  tarni_lock_acquire(&heap->budget);
+  budget->next = heap->unmade;
+  heap->unmade = budget;
+  tarni_lock_release(&heap->budget);
+}
+
+void tarni_budgets_reap(tarn_heap *heap) {
+  if (!is_making && tarni_lock_try(&heap->budget)) { /* whoever makes one does it, too */
+    unmade_reap(heap);
+    tarni_lock_release(&heap->budget);
+  }
+}
+
+void tarni_budgets_close(tarn_heap *heap) {
+  while (heap->unmade != NULL) {
+    tarn_budget *budget = heap->unmade;
+    heap->unmade = budget->next;
+    budget_free(budget);
+  }
 }
 
 /* There is not enough: the error with the numbers. */
@@ -185,6 +239,7 @@ static tarn_status budget_make(tarn_budget *budget, const uint64_t *bytes, tarn_
   }
   is_making = true;
   tarni_lock_acquire(&budget->heap->budget);
+  unmade_reap(budget->heap);
   const tarn_status status = budget_fill(budget, info);
   tarni_lock_release(&budget->heap->budget);
   is_making = false;
@@ -222,8 +277,7 @@ static tarn_status budget_create(const budget_request *request, tarn_budget_info
     info_fill(budget, &full);
     *out = budget;
   } else {
-    tarni_lock_destroy(&budget->lock);
-    free(budget);
+    unmade_add(budget);
   }
   if (info != NULL) {
     (void)tarni_struct_out(info, &full, sizeof(full), "tarn_budget_create"); /* as before */
@@ -326,7 +380,6 @@ tarn_status tarn_budget_destroy(tarn_budget *budget) {
   }
   TARN_TRY(budget_given(budget, "tarn_budget_destroy"));
   TARN_TRY(budget_empty(budget));
-  tarni_lock_destroy(&budget->lock);
-  free(budget);
+  budget_free(budget);
   return TARN_OK;
 }

@@ -280,6 +280,7 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   }
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_destroy"));
   TARNI_PAYS(&heap->calls);
+  tarni_budgets_reap(heap);
   const tarn_ptr base = heap->base;
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
@@ -297,6 +298,7 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   }
   tarni_lock_release(&heap->capture);
   TARN_TRY(status);
+  tarni_budgets_close(heap);
   tarni_captures_free(heap);
   tarni_caches_close(heap);
   tarni_scopes_close(heap);
@@ -371,6 +373,7 @@ static tarn_status trim_chunks_grow(tarn_heap *heap, uint64_t keep_bytes) {
 tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_trim"));
   TARNI_PAYS(&heap->calls);
+  tarni_budgets_reap(heap);
   tarni_captures_finish(heap);
   return tarni_heap_trim(heap, keep_bytes);
 }

@@ -606,6 +606,12 @@ void tarni_host_put_pool(void *taken);
 tarn_heap *tarni_pinned_heap(tarn_pinned *pool);
 uint64_t tarni_pinned_live_limit(const tarn_pinned *pool); /* UINT64_MAX: none */
 
+/* ---- budget.c: blocks that are held for work to come ---- */
+/* Gives back what budgets hold that could not be made, as far as the driver lets it. */
+void tarni_budgets_reap(tarn_heap *heap);
+/* The heap goes: so do they. */
+void tarni_budgets_close(tarn_heap *heap);
+
 /* ---- strict.c: captures that make calls illegal ---- */
 /* Whether this thread may not ask about events now, nor wait, because that would break a capture.
  */

@@ -66,8 +66,9 @@ static tarn_status reset_grow(tarn_heap *heap) {
 
 tarn_status tarn_heap_reset(tarn_heap *heap) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_reset"));
-  TARN_TRY(live_refuse(heap));
   TARNI_PAYS(&heap->calls);
+  tarni_budgets_reap(heap);
+  TARN_TRY(live_refuse(heap));
   tarni_lock_acquire(&heap->grow);
   const tarn_status status = reset_grow(heap);
   tarni_lock_release(&heap->grow);

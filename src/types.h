@@ -427,6 +427,7 @@ struct tarn_heap {
   struct tarn_arena *arenas;
   /* lock BUDGET: held while a budget is made (budget.c) */
   tarni_lock budget;
+  struct tarn_budget *unmade; /* those that failed, and hold what could not be given back yet */
   /* atomic: */
   _Atomic bool is_asleep;      /* changed under lock DRIVER */
   _Atomic uint32_t n_watchers; /* changed under lock HEAP; not 0: no hits, see watch.c */

@@ -299,8 +299,37 @@ static void faults_while_it_goes_back(void) {
   }
 }
 
+/* It does not answer at all for a while: what is live then goes back when the next budget is made,
+ * when the heap is trimmed or reset, or with the heap. */
+static void faults_that_last(void) {
+  const tarn_heap_config verifying = {.size = sizeof(verifying), .is_verifying_streams = true};
+  static const uint64_t sizes[3] = {20 << 20, 20 << 20, 20 << 20};
+  for (int way = 0; way < 4; way++) {
+    rig r;
+    tarn_budget *budget = NULL;
+    REQUIRE(rig_open(&r, "sim:64M", &verifying, 1));
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_STREAM_ID, 3, 0, 999));
+    CHECK(tarn_budget_create(r.heap, sizes, 3, r.streams[0], NULL, &budget) != TARN_OK);
+    CHECK(budget == NULL);
+    CHECK(rig_stats(&r).live_blocks != 0);
+    CHECK_OK(tarn_heap_trim(r.heap, 0));
+    CHECK(rig_stats(&r).live_blocks != 0);
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+    if (way == 0) {
+      CHECK_OK(tarn_budget_create(r.heap, sizes, 3, r.streams[0], NULL, &budget));
+      CHECK_OK(tarn_budget_destroy(budget));
+    } else if (way < 3) {
+      CHECK_OK(way == 1 ? tarn_heap_trim(r.heap, 0) : tarn_heap_reset(r.heap));
+    }
+    CHECK_EQ(rig_stats(&r).live_blocks != 0, way == 3);
+    CHECK(rig_is_sound(&r));
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
     {"faults while it goes back", faults_while_it_goes_back},
+    {"faults that last", faults_that_last},
     {"drawn", drawn},
     {"missing", missing},
     {"kept_counts", kept_counts},
