@@ -87,6 +87,16 @@ static void record_free(debug_record *record) {
   }
 }
 
+/* Whoever takes a block out of use takes its record, too: a new block's place has none. */
+static void record_put(tarn_heap *heap, debug_record *record) {
+  tarni_lock_acquire(&heap->lock);
+  debug_record **link = record_link(heap, record->offset);
+  tarn_assert(*link == NULL && "a block has one record");
+  record->next = NULL;
+  *link = record;
+  tarni_lock_release(&heap->lock);
+}
+
 static void record_trail(const tarn_heap *heap, debug_record *record, int trail) {
   const uint32_t depth = heap->care.stack_depth;
   if (depth != 0) {
@@ -331,13 +341,7 @@ tarn_status tarni_debug_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
     *block = 0;
     return tarni_fail_again(&error);
   }
-  tarni_lock_acquire(&heap->lock);
-  debug_record **link = record_link(heap, record->offset);
-  debug_record *stale = *link; /* of a block that was freed inside a capture: nobody came here */
-  record->next = stale != NULL ? stale->next : NULL;
-  *link = record;
-  tarni_lock_release(&heap->lock);
-  record_free(stale);
+  record_put(heap, record);
   return TARN_OK;
 }
 
@@ -448,19 +452,12 @@ static void record_unlink(tarn_heap *heap, debug_record *record) {
   tarni_lock_release(&heap->lock);
 }
 
-static void record_relink(tarn_heap *heap, debug_record *record) {
-  tarni_lock_acquire(&heap->lock);
-  record->next = *record_link(heap, record->offset);
-  *record_link(heap, record->offset) = record;
-  tarni_lock_release(&heap->lock);
-}
-
 /* The record goes before the block can be somebody else's. */
 static tarn_status free_at_once(tarn_heap *heap, debug_record *record, tarn_stream stream) {
   record_unlink(heap, record);
   const tarn_status status = tarni_free_plain(heap, record->offset, stream);
   if (status != TARN_OK) {
-    record_relink(heap, record);
+    record_put(heap, record);
     return status;
   }
   record_free(record);
@@ -522,20 +519,8 @@ void tarni_debug_forget_locked(tarn_heap *heap, uint64_t offset) {
 
 /* ---- The whole heap ---- */
 
-static bool record_is_live(tarn_heap *heap, const debug_record *record) {
-  tarni_block block = {0};
-  tarni_lock_acquire(&heap->lock);
-  const bool is = !record->is_freed && tarni_block_find_locked(heap, record->offset, &block) &&
-                  block.is_live && block.offset == record->offset;
-  tarni_lock_release(&heap->lock);
-  return is;
-}
-
 /* A live block's guard, or a freed block's fill. */
 static tarn_status record_check_grow(tarn_heap *heap, const debug_record *record) {
-  if (!record->is_freed && !record_is_live(heap, record)) {
-    return TARN_OK; /* freed inside a capture */
-  }
   if (!record->is_freed) {
     return heap->care.guard_bytes != 0 && guard_bytes(record) != 0
                ? guard_look_grow(heap, record, "tarn_heap_check")
@@ -568,7 +553,7 @@ static tarn_status each_live_grow(tarn_heap *heap,
   for (uint32_t i = 0; i < DEBUG_BUCKETS; i++) {
     for (const debug_record *record = heap->debug->records[i]; record != NULL;
          record = record->next) {
-      TARN_TRY(record_is_live(heap, record) ? act(heap, record) : TARN_OK);
+      TARN_TRY(!record->is_freed ? act(heap, record) : TARN_OK);
     }
   }
   TARNI_RELAXED(heap->port);
