@@ -192,8 +192,6 @@ static void bucket_end_locked(tarni_cache **bucket) {
     if (heap != TARNI_NO_HEAP) {
       tarni_lock_acquire(&heap->lock);
       tarni_cache_empty_locked(heap, cache);
-      tarni_lane *lane = &heap->lanes[cache->lane];
-      lane->is_orphan = lane->is_orphan || lane->thread == tarni_thread();
       cache_forget_locked(heap, cache);
       tarni_lock_release(&heap->lock);
     }

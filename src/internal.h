@@ -8,6 +8,7 @@
 #include "base/bits.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/thread.h"
 #include "tarn/budget.h"
 #include "tarn/pinned.h"
 #include "types.h"
@@ -156,9 +157,7 @@ tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *la
 tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 /* The same for a stream that cannot be asked because it is being captured. */
 tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
-/* The calling thread, by a number that no other ever has. */
-const void *tarni_thread(void);
-/* The same for the stream that each thread has of its own; NULL for all others. */
+/* The calling thread for the stream that each thread has of its own; NULL for all others. */
 static inline const void *tarni_thread_of(tarn_stream stream) {
   return stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
 }

@@ -27,22 +27,12 @@ static tarni_index lane_unused(tarn_heap *heap) {
   return heap->n_lanes < heap->max_lanes ? heap->n_lanes++ : 0;
 }
 
-const void *tarni_thread(void) {
-  static _Atomic uintptr_t last;
-  static _Thread_local uintptr_t number;
-  if (number == 0) {
-    number = atomic_fetch_add(&last, 1) + 1;
-  }
-  return (const void *)number;
-}
-
 /* A new lane goes on with the tickets of the one that had the record before: what others have
  * waited for stays true. */
 static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) {
   lane->stream_id = stream_id;
   lane->stream = stream;
   lane->thread = tarni_thread_of(stream);
-  lane->is_orphan = false;
   lane->is_retired = false;
   lane->is_lost = false;
   lane->is_captured = false;
@@ -56,7 +46,6 @@ static tarni_index lane_known(tarn_heap *heap, uint64_t stream_id) {
   tarni_lane *lane = &heap->lanes[index];
   if (index != 0) {
     lane->is_lost = false; /* the driver knows the stream: it is there after all */
-    lane->is_orphan = false;
     lane->thread = lane->thread != NULL ? tarni_thread() : NULL; /* a new one may have its number */
   }
   return index;
@@ -104,12 +93,14 @@ static void orphans_retire_grow(tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->max_lanes; i++) {
     tarni_lane *lane = &heap->lanes[i];
     tarni_lock_acquire(&heap->lock);
-    const bool is_left = lane->is_orphan && lane->stream_id != 0 && !lane->is_retired;
+    const void *thread = lane->thread;
+    const bool is_left =
+        thread != NULL && tarni_thread_is_gone(thread) && lane->stream_id != 0 && !lane->is_retired;
     const uint64_t ticket = is_left ? tarni_ticket_locked(heap, i) : 0;
     tarni_lock_release(&heap->lock);
     if (is_left && tarni_lane_fence_grow(heap, i, ticket) == TARN_OK) {
       tarni_lock_acquire(&heap->lock);
-      lane->is_retired = lane->is_orphan;
+      lane->is_retired = lane->thread == thread;
       tarni_lock_release(&heap->lock);
     }
   }

@@ -563,20 +563,47 @@ static void *pair_on_own_stream(void *user) {
   return NULL;
 }
 
+static tarn_ptr used_by_all;
+
+static void *use_on_own_stream(void *user) {
+  const rig *r = user;
+  CHECK_OK(tarn_use(r->heap, used_by_all, PER_THREAD));
+  return NULL;
+}
+
 /* More threads come and go, each with its own default stream, than a heap knows streams. */
-static void threads_come_and_go(void) {
+static void come_and_go(const tarn_heap_config *config, void *(*visit)(void *user)) {
   rig r;
   rig_block block;
-  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  REQUIRE(rig_open(&r, "sim:64M", config, 1));
+  CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &block));
   for (int i = 0; i < 1100 && !test_case_failed(); i++) {
     pthread_t thread;
-    REQUIRE(pthread_create(&thread, NULL, pair_on_own_stream, &r) == 0);
+    if (i % 100 == 0) {
+      CHECK_OK(rig_free(&r, &block, r.streams[0]));
+      CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &block));
+      used_by_all = block.address;
+    }
+    REQUIRE(pthread_create(&thread, NULL, visit, &r) == 0);
     CHECK(pthread_join(thread, NULL) == 0);
   }
-  CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &block)); /* nor is another stream kept out */
   CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_OK(rig_alloc(&r, 1000, LEGACY, &block)); /* nor is another stream kept out */
+  CHECK_OK(rig_free(&r, &block, LEGACY));
   CHECK(rig_is_sound(&r));
   rig_close(&r);
+}
+
+static void threads_come_and_go(void) {
+  const tarn_heap_config plain = {.size = sizeof(plain), .backing = TARN_BACKING_PLAIN};
+  come_and_go(NULL, pair_on_own_stream);
+  come_and_go(&plain, pair_on_own_stream);
+}
+
+static void threads_that_only_use(void) {
+  const tarn_heap_config plain = {.size = sizeof(plain), .backing = TARN_BACKING_PLAIN};
+  come_and_go(NULL, use_on_own_stream);
+  come_and_go(&plain, use_on_own_stream);
 }
 
 static pthread_key_t late_key;
@@ -641,6 +668,7 @@ static void threads_that_go_late(void) {
 static const test_case cases[] = {
     {"threads that go late", threads_that_go_late},
     {"threads come and go", threads_come_and_go},
+    {"threads that only use", threads_that_only_use},
     {"freed by many streams", freed_by_many_streams},
     {"trims after a stream is gone", trims_after_a_stream_is_gone},
     {"the same stream gets it at once", same_stream_at_once},
