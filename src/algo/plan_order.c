@@ -42,20 +42,54 @@ static bool sort_topologically(const tarni_plan_problem *problem, uint32_t *sort
   return n_sorted == problem->count;
 }
 
+enum { TILE = 64 }; /* rows of a word each: relations are turned around tile by tile */
+
+/* Bit k of row i becomes bit i of row k: halves change places, then halves of halves. */
+static void tile_turn(uint64_t rows[TILE]) {
+  uint64_t low = UINT32_MAX;
+  for (uint32_t half = TILE / 2; half != 0; half /= 2, low ^= low << half) {
+    for (uint32_t i = 0; i < TILE; i = ((i | half) + 1) & ~half) {
+      const uint64_t moved = ((rows[i] >> half) ^ rows[i | half]) & low;
+      rows[i | half] ^= moved;
+      rows[i] ^= moved << half;
+    }
+  }
+}
+
+typedef struct order_tile {
+  uint64_t rows[TILE];
+} order_tile;
+
+static order_tile tile_get(const uint64_t *sets, uint32_t count, size_t words, uint32_t row,
+                           uint32_t column) {
+  order_tile tile = {{0}};
+  for (uint32_t i = 0; i < TILE && row * TILE + i < count; i++) {
+    tile.rows[i] = sets[(row * TILE + i) * words + column];
+  }
+  return tile;
+}
+
 /* From "all that comes before i" to "all that may live at the same time as i". */
 static void invert(uint64_t *before, uint32_t count, size_t words) {
   for (uint32_t i = 0; i < count; i++) {
-    before[i * words + i / 64] |= UINT64_C(1) << (i % 64);
-    for (uint32_t k = 0; k < i; k++) {
-      const bool is_ordered = has_bit(before + i * words, k) || has_bit(before + k * words, i);
-      if (is_ordered) {
-        before[i * words + k / 64] |= UINT64_C(1) << (k % 64);
-        before[k * words + i / 64] |= UINT64_C(1) << (i % 64);
+    before[i * words + i / TILE] |= UINT64_C(1) << (i % TILE);
+  }
+  for (uint32_t row = 0; row * TILE < count; row++) {
+    for (uint32_t column = 0; column <= row; column++) {
+      order_tile here = tile_get(before, count, words, row, column);
+      order_tile there = tile_get(before, count, words, column, row);
+      tile_turn(there.rows);
+      for (uint32_t i = 0; i < TILE; i++) {
+        here.rows[i] = there.rows[i] = ~(here.rows[i] | there.rows[i]);
+      }
+      tile_turn(there.rows);
+      for (uint32_t i = 0; i < TILE && row * TILE + i < count; i++) {
+        before[(row * TILE + i) * words + column] = here.rows[i];
+      }
+      for (uint32_t i = 0; i < TILE && column != row; i++) {
+        before[(column * TILE + i) * words + row] = there.rows[i];
       }
     }
-  }
-  for (size_t w = 0; w < count * words; w++) {
-    before[w] = ~before[w];
   }
 }
 
@@ -213,6 +247,9 @@ static tarn_status try_orders(order_scene *scene) {
                       "no memory to sort %u buffers", n);
   }
   for (int kind = 0; kind < 3 && !tarni_run_is_done(scene->run); kind++) {
+    if (kind != 0 && tarni_run_poll(scene->run)) {
+      break;
+    }
     for (uint32_t i = 0; i < n; i++) {
       ranks[i] = (order_rank){order_key(scene, i, kind), i};
     }

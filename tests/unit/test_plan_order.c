@@ -186,7 +186,56 @@ static void checker_knows_orders(void) {
   CHECK_STATUS(tarni_plan_check(&problem, (const uint64_t[]){0, 0, 7}, &height), TARN_CORRUPT);
 }
 
+enum { MANY = 200 };
+
+typedef struct large_order {
+  uint32_t count;
+  uint32_t starts[MANY + 1];
+  uint32_t predecessors[MANY * MANY];
+  bool is_before[MANY][MANY]; /* closed by transitivity */
+} large_order;
+
+static void large_order_fill(tarni_rng *rng, large_order *one, uint32_t count) {
+  uint32_t n_edges = 0;
+  *one = (large_order){.count = count};
+  for (uint32_t k = 0; k < count; k++) {
+    for (uint32_t i = 0; i < k; i++) {
+      const bool is_edge = tarni_rng_below(rng, 40) == 0;
+      for (uint32_t m = 0; m < count && is_edge; m++) {
+        one->is_before[m][k] |= m == i || one->is_before[m][i];
+      }
+      one->predecessors[n_edges] = i;
+      n_edges += is_edge;
+    }
+    one->starts[k + 1] = n_edges;
+  }
+}
+
+/* Conflicts of more buffers than a word has bits, against the closure of all pairs. */
+static void conflicts_of_many(void) {
+  static large_order one;
+  static const tarni_plan_buffer buffers[MANY];
+  tarni_rng rng = {11};
+  for (uint32_t n = 60; n <= MANY; n += 7) {
+    large_order_fill(&rng, &one, n);
+    const tarni_plan_order order = {one.starts, one.predecessors};
+    const tarni_plan_problem problem = {.buffers = buffers, .count = n, .order = &order};
+    uint64_t *conflicts = NULL, n_wrong = 0;
+    size_t words = 0;
+    REQUIRE_OK(tarni_order_conflicts(&problem, &conflicts, &words));
+    for (uint32_t i = 0; i < n; i++) {
+      for (uint32_t k = 0; k < n; k++) {
+        const bool is_conflict = (conflicts[i * words + k / 64] >> (k % 64) & 1) != 0;
+        n_wrong += is_conflict != (i != k && !one.is_before[i][k] && !one.is_before[k][i]);
+      }
+    }
+    CHECK_EQ(n_wrong, 0);
+    free(conflicts);
+  }
+}
+
 static const test_case cases[] = {
+    {"conflicts of many", conflicts_of_many},
     {"equals_brute_force", equals_brute_force},
     {"agrees_with_a_time_line", agrees_with_a_time_line},
     {"refuses_cycles", refuses_cycles},
