@@ -10,7 +10,7 @@
 #include "arena.h"
 #include "base/bits.h"
 
-static const uint64_t layout_most_pairs = UINT64_C(1) << 26;
+enum { LAYOUT_MOST_BLOCKS = 16384 }; /* on several branches: the planner looks at all pairs */
 
 static tarn_status no_memory(void) {
   return tarni_fail(TARN_HOST_MEMORY, "tarn_graph_plan", NULL, "Free some host memory.",
@@ -24,38 +24,74 @@ static bool is_before(const tarni_story *story, uint32_t i, uint32_t k) {
          tarni_reach_covers(&story->reach, second->done, first->past);
 }
 
+/* The order of the branches on its way into a layout. */
+typedef struct layout_order {
+  const tarni_story *story;
+  uint64_t *before; /* a set for each block: all that come before it */
+  uint32_t words;   /* of a set */
+  uint32_t *predecessors;
+  uint32_t n, capacity; /* predecessors */
+} layout_order;
+
+static bool predecessor_add(layout_order *order, uint32_t block) {
+  if (order->n == order->capacity) {
+    const uint32_t capacity = order->capacity * 2 + 64;
+    uint32_t *grown = realloc(order->predecessors, capacity * sizeof(*grown));
+    if (grown == NULL) {
+      return false;
+    }
+    order->predecessors = grown;
+    order->capacity = capacity;
+  }
+  order->predecessors[order->n++] = block;
+  return true;
+}
+
+/* The predecessors of block k, the latest first. What comes before one of them is known to come
+ * before k, so it is not looked at. False: no host memory. */
+static bool predecessors_find(layout_order *order, uint32_t k) {
+  uint64_t *mine = order->before + (size_t)k * order->words;
+  for (uint32_t w = k / 64 + 1; w-- != 0;) {
+    uint64_t open = ~mine[w] & (w == k / 64 ? (UINT64_C(1) << (k % 64)) - 1 : UINT64_MAX);
+    while (open != 0) {
+      const uint32_t bit = tarni_log2(open), i = w * 64 + bit;
+      open &= ~(UINT64_C(1) << bit);
+      if (!is_before(order->story, i, k)) {
+        continue;
+      }
+      if (!predecessor_add(order, i)) {
+        return false;
+      }
+      mine[w] |= UINT64_C(1) << bit;
+      for (uint32_t v = 0; v <= w; v++) {
+        mine[v] |= order->before[(size_t)i * order->words + v];
+      }
+      open &= ~mine[w];
+    }
+  }
+  return true;
+}
+
 /* The order of the branches, as each block's predecessors. */
 static tarn_status order_fill(tarn_layout *layout, const tarni_story *story) {
-  uint64_t n_pairs = 0;
-  layout->starts = calloc((size_t)layout->count + 1, sizeof(*layout->starts));
-  if (layout->starts == NULL) {
-    return no_memory();
+  const uint64_t n = layout->count;
+  if (n > LAYOUT_MOST_BLOCKS) {
+    return tarni_fail(TARN_LIMIT, "tarn_graph_plan", NULL,
+                      "Use TARN_PLACE_REUSE for a graph with so many blocks and branches.",
+                      "%llu blocks on several branches are too many to plan",
+                      (unsigned long long)n);
   }
-  for (uint32_t k = 0; k < layout->count; k++) {
-    for (uint32_t i = 0; i < k; i++) {
-      n_pairs += is_before(story, i, k);
-    }
-    if (n_pairs > layout_most_pairs) {
-      return tarni_fail(TARN_LIMIT, "tarn_graph_plan", NULL,
-                        "Use TARN_PLACE_REUSE for a graph with so many blocks and branches.",
-                        "%llu blocks on several branches are too many to plan",
-                        (unsigned long long)layout->count);
-    }
-    layout->starts[k + 1] = (uint32_t)n_pairs;
+  layout_order order = {.story = story, .words = (uint32_t)(n / 64 + 1)};
+  order.before = calloc(n * order.words + 1, sizeof(*order.before));
+  layout->starts = calloc(n + 1, sizeof(*layout->starts));
+  bool has_memory = order.before != NULL && layout->starts != NULL;
+  for (uint32_t k = 0; k < n && has_memory; k++) {
+    has_memory = predecessors_find(&order, k);
+    layout->starts[k + 1] = order.n;
   }
-  layout->predecessors = malloc((n_pairs + 1) * sizeof(*layout->predecessors));
-  if (layout->predecessors == NULL) {
-    return no_memory();
-  }
-  for (uint32_t k = 0; k < layout->count; k++) {
-    uint32_t at = layout->starts[k];
-    for (uint32_t i = 0; i < k; i++) {
-      if (is_before(story, i, k)) {
-        layout->predecessors[at++] = i;
-      }
-    }
-  }
-  return TARN_OK;
+  free(order.before);
+  layout->predecessors = order.predecessors;
+  return has_memory ? TARN_OK : no_memory();
 }
 
 static tarn_status layout_fill(tarn_layout *layout, const tarni_story *story) {

@@ -492,6 +492,39 @@ static void planned_branches(void) {
   rig_close(&r);
 }
 
+/* Thousands of blocks on branches: of all that come before a block only the last ones are named, so
+ * they are not too many. */
+static void many_planned_branches(void) {
+  enum { N_BLOCKS = 12000 };
+  const tarn_plan_options options = {.size = sizeof(options), .max_steps = 1};
+  rig r;
+  tarn_layout *layout = NULL;
+  tarn_plan_info info = {.size = sizeof(info)};
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  for (int i = 0; i < N_BLOCKS && !test_case_failed(); i++) {
+    tarn_stream stream = r.streams[i % 2];
+    rig_block block;
+    if (i % 100 == 1) { /* both branches go on from here */
+      rig_order(&r, r.streams[0], r.streams[1]);
+    }
+    CHECK_OK(i % 10 < 2 ? rig_capture_alloc(&r, 512, stream, &block)
+                        : tarn_alloc(r.heap, 512, stream, &block.address));
+    CHECK_OK(tarn_free(r.heap, block.address, stream));
+    if (i % 100 == 99) {
+      rig_order(&r, r.streams[1], r.streams[0]);
+    }
+  }
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_graph_plan(graph, &options, &layout));
+  CHECK_OK(tarn_layout_get_info(layout, &info));
+  CHECK_EQ(info.count, N_BLOCKS);
+  CHECK_EQ(info.height, 2 * 512);
+  tarn_layout_destroy(layout);
+  CHECK_OK(tarn_graph_destroy(graph));
+  rig_close(&r);
+}
+
 /* Memory of the caller's begins where it begins: an alignment that it has not is refused. */
 static void alignments_of_the_callers(void) {
   rig r;
@@ -561,6 +594,7 @@ static const test_case cases[] = {
     {"plans that are in the way", plans_that_are_in_the_way},
     {"layouts are saved", layouts_are_saved},
     {"planned branches", planned_branches},
+    {"many planned branches", many_planned_branches},
     {"many blocks", many_blocks},
 };
 
