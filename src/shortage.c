@@ -84,7 +84,8 @@ void tarni_shortage_note_grow(tarn_heap *heap) {
   settle_retired(heap);
   tarni_uses_reap_grow(heap);
   /* Where nobody asks, what several streams used comes back by waiting. */
-  while (heap->care.is_deterministic && heap->pending != NULL && tarni_fences_wait_grow(heap)) {
+  while (heap->care.is_deterministic && tarni_uses_are_pending(heap) &&
+         tarni_fences_wait_grow(heap)) {
     tarni_uses_reap_grow(heap);
   }
 }

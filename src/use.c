@@ -211,25 +211,25 @@ void tarni_uses_pend_locked(tarn_heap *heap, tarni_uses *uses, tarni_index lane)
   heap->pending = uses;
 }
 
+/* Fences are recorded unless another thread is at work with the driver, who may wait for the GPU.
+ * Those that cannot be recorded now are recorded when the block is asked for. */
 tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane) {
-  tarni_lock_acquire(&heap->grow);
+  const bool may_fence = tarni_lock_try(&heap->grow); /* so that the entry stays for that long */
   tarni_lock_acquire(&heap->lock);
   tarni_uses *uses = tarni_uses_detach_locked(heap, offset);
-  if (uses == NULL) {
-    tarni_lock_release(&heap->lock);
-    tarni_lock_release(&heap->grow);
-    return tarni_block_refuse(heap, heap->base + offset, "tarn_free");
+  if (uses != NULL) {
+    heap->pending_bytes += uses->bytes;
+    tarni_uses_pend_locked(heap, uses, lane);
   }
-  heap->pending_bytes += uses->bytes;
-  tarni_uses_pend_locked(heap, uses, lane);
   tarni_lock_release(&heap->lock);
-  /* A fence that cannot be recorded now is recorded when the block is asked for. */
-  for (uint32_t i = 0; i < uses->n_lanes; i++) {
-    const tarni_order order = tarni_order_of(uses->lanes[i]);
-    (void)tarni_order_fence_grow(heap, &order);
+  if (may_fence) {
+    for (uint32_t i = 0; uses != NULL && i < uses->n_lanes; i++) {
+      const tarni_order order = tarni_order_of(uses->lanes[i]);
+      (void)tarni_order_fence_grow(heap, &order);
+    }
+    tarni_lock_release(&heap->grow);
   }
-  tarni_lock_release(&heap->grow);
-  return TARN_OK;
+  return uses != NULL ? TARN_OK : tarni_block_refuse(heap, heap->base + offset, "tarn_free");
 }
 
 static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {
@@ -291,11 +291,15 @@ void tarni_uses_reap_grow(tarn_heap *heap) {
   tarni_lock_release(&heap->lock);
 }
 
-void tarni_uses_poll(tarn_heap *heap) {
+bool tarni_uses_are_pending(tarn_heap *heap) {
   tarni_lock_acquire(&heap->lock);
-  const bool is_pending = heap->pending != NULL;
+  const bool are = heap->pending != NULL;
   tarni_lock_release(&heap->lock);
-  if (is_pending && tarni_lock_try(&heap->grow)) {
+  return are;
+}
+
+void tarni_uses_poll(tarn_heap *heap) {
+  if (tarni_uses_are_pending(heap) && tarni_lock_try(&heap->grow)) {
     tarni_shortage_reap_grow(heap);
     tarni_lock_release(&heap->grow);
   }

@@ -5,6 +5,7 @@
  * oracle looks at every use. */
 #include <pthread.h>
 #include <semaphore.h>
+#include <time.h>
 
 #include "internal.h"
 #include "support/rig.h"
@@ -115,6 +116,48 @@ static void use_delays_reuse(void) {
 }
 
 /* Named for the stream that frees it: nothing else is waited for. */
+typedef struct free_call {
+  rig *r;
+  rig_block block;
+  sem_t is_done;
+} free_call;
+
+static void *free_used(void *user) {
+  free_call *call = user;
+  CHECK_OK(rig_free(call->r, &call->block, call->r->streams[0]));
+  CHECK_EQ(sem_post(&call->is_done), 0);
+  return NULL;
+}
+
+/* Who holds heap->grow may wait for the GPU: a free does not wait for that, and its fences come
+ * later. */
+static void use_waits_for_nobody(void) {
+  static const tarn_backing backings[] = {TARN_BACKING_VMM, TARN_BACKING_PLAIN};
+  for (int i = 0; i < 2; i++) {
+    const tarn_heap_config config = {.size = sizeof(config), .backing = backings[i]};
+    rig r;
+    free_call call = {.r = &r};
+    pthread_t thread;
+    struct timespec late;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 2));
+    CHECK_EQ(sem_init(&call.is_done, 0, 0), 0);
+    CHECK_OK(rig_alloc(&r, 3 * MIB, r.streams[0], &call.block));
+    CHECK_OK(tarn_use(r.heap, call.block.address, r.streams[1]));
+    tarni_lock_acquire(&r.heap->grow);
+    REQUIRE(pthread_create(&thread, NULL, free_used, &call) == 0);
+    CHECK_EQ(clock_gettime(CLOCK_REALTIME, &late), 0);
+    late.tv_sec += 5;
+    CHECK_EQ(sem_timedwait(&call.is_done, &late), 0);
+    tarni_lock_release(&r.heap->grow);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(rig_stats(&r).pending_bytes != 0);
+    CHECK_OK(tarn_heap_trim(r.heap, 0));
+    CHECK_EQ(rig_stats(&r).pending_bytes, 0);
+    CHECK(rig_is_sound(&r));
+    rig_close(&r);
+  }
+}
+
 static void use_on_its_own_stream(void) {
   rig r;
   REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 1));
@@ -675,6 +718,7 @@ static const test_case cases[] = {
     {"another stream gets other memory", other_stream_gets_other_memory},
     {"policies", policies},
     {"a use delays reuse", use_delays_reuse},
+    {"a use waits for nobody", use_waits_for_nobody},
     {"a use on its own stream", use_on_its_own_stream},
     {"a user retired first", user_retired_first},
     {"an owner retired first", owner_retired_first},
