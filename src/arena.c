@@ -2,12 +2,10 @@
  *
  * Arenas: addresses of their own, and the memory behind them. Memory is there from the first
  * address up to `mapped`, and grows at its end, which is legal in a capture. It goes when nobody
- * needs it any more and all work that used it is known to be complete; what cannot be proven keeps
- * it until the heap goes (I3). */
+ * needs it any more and all work that used it is known to be complete (arena_order.c). */
 #include "arena.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/bits.h"
 
@@ -284,128 +282,6 @@ tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end) {
   return TARN_OK;
 }
 
-/* ---- What must be complete ---- */
-
-static void lane_note(tarn_heap *heap, uint64_t *tickets, tarni_index lane) {
-  tarni_lock_acquire(&heap->lock);
-  tickets[lane] = tarni_ticket_locked(heap, lane);
-  tarni_lock_release(&heap->lock);
-}
-
-void tarni_arena_ticket_lane_held(tarn_arena *arena, tarni_index lane) {
-  lane_note(arena->heap, arena->tickets, lane);
-}
-
-/* Whether the stream is one that tarn has begun to capture: what it was given before has its fence
- * then, and what it is given now is recorded, not done. */
-static bool was_fenced(tarn_heap *heap, tarn_stream stream) {
-  const tarn_capture *capture = tarni_capture_freeing_held(heap, stream);
-  return capture != NULL && capture->stream == stream && !tarni_capture_is_anothers(capture) &&
-         !capture->config.is_adopted;
-}
-
-void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fresh) {
-  tarn_heap *heap = arena->heap;
-  uint64_t *tickets = is_fresh ? arena->fresh : arena->tickets;
-  tarni_index lane;
-  const tarn_status status = tarni_lane_find(heap, stream, &lane);
-  if (status != TARN_OK) { /* it cannot be asked, but what it was given before may go on */
-    lane = tarni_lane_by_handle(heap, stream);
-  }
-  if (status == TARN_CAPTURE && lane != TARNI_LANE_COMMON && was_fenced(heap, stream)) {
-    tarni_lock_acquire(&heap->lock);
-    tickets[lane] = heap->lanes[lane].ticket;
-    tarni_lock_release(&heap->lock);
-    return;
-  }
-  if (status == TARN_OK || status == TARN_CAPTURE || lane != TARNI_LANE_COMMON) {
-    if (lane != TARNI_LANE_COMMON) {
-      lane_note(heap, tickets, lane);
-    }
-    return;
-  }
-  const bool may_wait =
-      (status == TARN_HOST_MEMORY || status == TARN_LIMIT) && !tarni_capture_forbids();
-  TARNI_RELAXED(heap->port);
-  if (!may_wait || tarni_port_stream_sync(heap->port, stream) != TARN_OK) {
-    arena->is_unsure = true;
-  }
-}
-
-static uint64_t ticket_of(const tarn_arena *arena, tarni_index lane) {
-  return tarni_max(arena->tickets[lane], arena->fresh[lane]);
-}
-
-/* The next lane from `lane` on whose ticket is not known to be complete; 0: none. */
-static tarni_index lane_open_from(tarn_arena *arena, tarni_index lane) {
-  tarn_heap *heap = arena->heap;
-  tarni_lock_acquire(&heap->lock);
-  while (lane < heap->n_lanes && ticket_of(arena, lane) <= heap->lanes[lane].complete) {
-    lane++;
-  }
-  const tarni_index found = lane < heap->n_lanes ? lane : 0;
-  tarni_lock_release(&heap->lock);
-  return found;
-}
-
-/* Sees to it that there are fences for all tickets. */
-static tarn_status arena_fence_grow(tarn_arena *arena) {
-  tarn_status status = TARN_OK;
-  for (tarni_index lane = lane_open_from(arena, 1); lane != 0;
-       lane = lane_open_from(arena, lane + 1)) {
-    const tarni_order order =
-        tarni_order_of((tarni_order_entry){.lane = lane, .ticket = ticket_of(arena, lane)});
-    const tarn_status fenced = tarni_order_fence_grow(arena->heap, &order);
-    status = status == TARN_OK ? fenced : status;
-  }
-  return status;
-}
-
-void tarni_arena_settle_held(tarn_arena *arena) {
-  tarn_heap *heap = arena->heap;
-  tarni_lock_acquire(&heap->lock);
-  const uint32_t n_lanes = heap->n_lanes;
-  tarni_lock_release(&heap->lock);
-  for (tarni_index lane = 1; lane < n_lanes; lane++) {
-    arena->tickets[lane] = ticket_of(arena, lane);
-    arena->fresh[lane] = 0;
-  }
-  tarni_lock_acquire(&heap->grow);
-  (void)arena_fence_grow(arena); /* what cannot be recorded now is tried again when it is needed */
-  tarni_lock_release(&heap->grow);
-}
-
-bool tarni_arena_is_done_held(tarn_arena *arena) {
-  if (arena->is_unsure) {
-    return false;
-  }
-  if (lane_open_from(arena, 1) == 0) {
-    return true;
-  }
-  tarn_heap *heap = arena->heap;
-  tarni_lock_acquire(&heap->grow);
-  const tarn_status status = arena_fence_grow(arena);
-  (void)tarni_fences_poll_grow(heap);
-  tarni_lock_release(&heap->grow);
-  return status == TARN_OK && lane_open_from(arena, 1) == 0;
-}
-
-tarn_status tarni_arena_finish_held(tarn_arena *arena) {
-  tarn_heap *heap = arena->heap;
-  tarni_lock_acquire(&heap->grow);
-  tarn_status status = arena_fence_grow(arena);
-  while (status == TARN_OK && lane_open_from(arena, 1) != 0 && tarni_fences_wait_grow(heap)) {
-  }
-  tarni_lock_release(&heap->grow);
-  if (status == TARN_OK && (arena->is_unsure || lane_open_from(arena, 1) != 0)) {
-    const tarni_facts facts = {.device = heap->port->device.name};
-    status = tarni_fail(TARN_BUSY, "tarn_arena_sleep", &facts,
-                        "Try again when no capture goes on, and no stream of it is gone.",
-                        "work that uses the arena is not known to be complete");
-  }
-  return status;
-}
-
 /* ---- Unmaking ---- */
 
 bool tarni_arena_is_needed(const tarn_arena *arena) {
@@ -502,7 +378,7 @@ tarn_status tarni_arenas_check_held(const tarn_heap *heap) {
 
 /* ---- The public face ---- */
 
-static tarn_status arena_given(const tarn_arena *arena, const char *operation) {
+tarn_status tarni_arena_given(const tarn_arena *arena, const char *operation) {
   if (arena == NULL) {
     return tarni_fail(TARN_INVALID, operation, NULL, "Pass an arena.", "arena is NULL");
   }
@@ -569,7 +445,7 @@ tarn_status tarn_arena_destroy(tarn_arena *arena) {
   if (arena == NULL) {
     return TARN_OK;
   }
-  TARN_TRY(arena_given(arena, "tarn_arena_destroy"));
+  TARN_TRY(tarni_arena_given(arena, "tarn_arena_destroy"));
   tarn_heap *heap = arena->heap;
   TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
@@ -582,7 +458,7 @@ tarn_status tarn_arena_destroy(tarn_arena *arena) {
 tarn_status tarn_arena_get_info(tarn_arena *arena, tarn_arena_info *info) {
   static const tarn_arena_info empty = {.size = sizeof(empty)};
   TARN_TRY(tarni_struct_out(info, &empty, sizeof(empty), "tarn_arena_get_info"));
-  TARN_TRY(arena_given(arena, "tarn_arena_get_info"));
+  TARN_TRY(tarni_arena_given(arena, "tarn_arena_get_info"));
   tarni_lock_acquire(&arena->heap->capture);
   const tarn_arena_info now = {.size = sizeof(now),
                                .limit_bytes = arena->limit,
@@ -599,7 +475,7 @@ tarn_status tarn_arena_get_info(tarn_arena *arena, tarn_arena_info *info) {
   return tarni_struct_out(info, &now, sizeof(now), "tarn_arena_get_info");
 }
 
-static tarn_status arena_busy(const tarn_arena *arena, const char *operation) {
+tarn_status tarni_arena_busy(const tarn_arena *arena, const char *operation) {
   return tarni_fail(TARN_BUSY, operation, NULL,
                     "End the capture, and destroy the graphs that use the arena.",
                     "%s and %u graphs use the arena",
@@ -607,101 +483,13 @@ static tarn_status arena_busy(const tarn_arena *arena, const char *operation) {
 }
 
 tarn_status tarn_arena_clear(tarn_arena *arena) {
-  TARN_TRY(arena_given(arena, "tarn_arena_clear"));
+  TARN_TRY(tarni_arena_given(arena, "tarn_arena_clear"));
   tarni_lock_acquire(&arena->heap->capture);
   tarn_status status = TARN_OK;
   if (arena->capture != NULL || arena->n_graphs != 0) {
-    status = arena_busy(arena, "tarn_arena_clear");
+    status = tarni_arena_busy(arena, "tarn_arena_clear");
   } else {
     tarni_pieces_forget_held(arena);
-  }
-  tarni_lock_release(&arena->heap->capture);
-  return status;
-}
-
-/* ---- Sleep ---- */
-
-static tarn_status content_save(tarn_arena *arena) {
-  TARN_TRY(tarni_legacy_check(arena->heap, NULL)); /* where synchronous copies go */
-  arena->saved = malloc(arena->mapped);
-  if (arena->saved == NULL) {
-    return tarni_fail(
-        TARN_HOST_MEMORY, "tarn_arena_sleep", NULL, "Free some host memory, or let the content go.",
-        "no host memory for the arena's %llu bytes", (unsigned long long)arena->mapped);
-  }
-  TARNI_RELAXED(arena->heap->port);
-  const tarn_status status =
-      tarni_port_copy_sync(arena->heap->port, (uintptr_t)arena->saved, arena->base, arena->mapped);
-  if (status != TARN_OK) {
-    free(arena->saved);
-    arena->saved = NULL;
-  }
-  return status;
-}
-
-static tarn_status arena_sleep(tarn_arena *arena, bool keep) {
-  TARN_TRY(tarni_capture_allows("tarn_arena_sleep"));
-  TARN_TRY(tarni_arena_finish_held(arena));
-  const uint64_t bytes = arena->mapped;
-  if (keep && bytes != 0) {
-    TARN_TRY(content_save(arena));
-  }
-  const tarn_status status = tarni_arena_shrink_held(arena, 0);
-  if (status != TARN_OK && arena->mapped == bytes) { /* nothing has gone yet */
-    free(arena->saved);
-    arena->saved = NULL;
-    return status;
-  }
-  arena->is_asleep = true; /* also half way: waking makes the rest */
-  arena->slept = bytes;
-  return status;
-}
-
-tarn_status tarn_arena_sleep(tarn_arena *arena, bool keep) {
-  static const char operation[] = "tarn_arena_sleep";
-  TARN_TRY(arena_given(arena, operation));
-  TARNI_PAYS(&arena->heap->calls);
-  tarni_lock_acquire(&arena->heap->capture);
-  tarn_status status = TARN_OK;
-  if (arena->space == 0) {
-    status = tarni_fail(TARN_UNSUPPORTED, operation, NULL,
-                        "Give the memory back by what it was made with.",
-                        "the arena's memory is the caller's");
-  } else if (arena->capture != NULL) {
-    status = arena_busy(arena, operation);
-  } else if (!arena->is_asleep) {
-    status = arena_sleep(arena, keep);
-  } else {
-    status = tarni_arena_shrink_held(arena, 0); /* what did not go the last time */
-  }
-  tarni_lock_release(&arena->heap->capture);
-  return status;
-}
-
-tarn_status tarn_arena_wake(tarn_arena *arena) {
-  static const char operation[] = "tarn_arena_wake";
-  TARN_TRY(arena_given(arena, operation));
-  TARNI_PAYS(&arena->heap->calls);
-  tarni_lock_acquire(&arena->heap->capture);
-  tarn_status status = TARN_OK;
-  if (arena->is_asleep) {
-    status = arena->saved != NULL ? tarni_capture_allows(operation) : TARN_OK;
-    if (status == TARN_OK && arena->saved != NULL) {
-      status = tarni_legacy_check(arena->heap, NULL);
-    }
-    status = status == TARN_OK
-                 ? tarni_arena_grow_held(arena, tarni_min(arena->slept, arena->limit), operation)
-                 : status;
-    if (status == TARN_OK && arena->saved != NULL) {
-      TARNI_RELAXED(arena->heap->port);
-      status = tarni_port_copy_sync(arena->heap->port, arena->base, (uintptr_t)arena->saved,
-                                    arena->slept);
-    }
-    if (status == TARN_OK) {
-      free(arena->saved);
-      arena->saved = NULL;
-      arena->is_asleep = false;
-    }
   }
   tarni_lock_release(&arena->heap->capture);
   return status;

@@ -187,6 +187,17 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *o
 tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes, const char *operation);
 /* Gives the memory behind `end` back, where a whole chunk lies there. pre: nothing uses it. */
 tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end);
+/* Whether somebody has a right to it: its owner, a capture, a graph, a live block. */
+bool tarni_arena_is_needed(const tarn_arena *arena);
+/* Frees those that nobody needs any more: TARN_OK also where they must wait. */
+tarn_status tarni_arenas_reap_held(tarn_heap *heap);
+/* The arena that the address belongs to; NULL: none. */
+tarn_arena *tarni_arena_find_held(tarn_heap *heap, tarn_ptr address);
+/* Whether there is one: else the error. The error of one that is in use. */
+tarn_status tarni_arena_given(const tarn_arena *arena, const char *operation);
+tarn_status tarni_arena_busy(const tarn_arena *arena, const char *operation);
+
+/* ---- arena_order.c: what must be complete ---- */
 /* Notes that work which the stream was given so far uses the arena's memory. is_fresh: a block that
  * the capture has made itself, and the stream is in the capture. */
 void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fresh);
@@ -197,12 +208,6 @@ void tarni_arena_settle_held(tarn_arena *arena);
 bool tarni_arena_is_done_held(tarn_arena *arena);
 /* Waits for it, on the host. */
 tarn_status tarni_arena_finish_held(tarn_arena *arena);
-/* Whether somebody has a right to it: its owner, a capture, a graph, a live block. */
-bool tarni_arena_is_needed(const tarn_arena *arena);
-/* Frees those that nobody needs any more: TARN_OK also where they must wait. */
-tarn_status tarni_arenas_reap_held(tarn_heap *heap);
-/* The arena that the address belongs to; NULL: none. */
-tarn_arena *tarni_arena_find_held(tarn_heap *heap, tarn_ptr address);
 
 /* ---- piece.c: blocks in an arena ---- */
 /* The lowest place of the smallest free stretch that holds so much, of what `done` covers; where
