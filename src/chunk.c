@@ -87,23 +87,25 @@ void tarni_phys_give_locked(tarn_heap *heap, tarni_index index) {
 
 /* ---- Room that is there ---- */
 
-/* The lowest extent of a tree that fits and that the lane may use with no wait, of those below an
- * offset. */
-static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_need *need,
-                                 uint64_t below) {
+typedef bool (*order_test)(const tarn_heap *heap, const tarni_order *order, tarni_index lane);
+
+/* The lowest extent of a tree that fits and whose order passes the test for the lane, of those
+ * below an offset. */
+static tarni_index tree_find(const tarn_heap *heap, tarni_index root, const tarni_need *need,
+                             uint64_t below, order_test test) {
   if (root == 0 || heap->extents[root].largest < need->size) {
     return 0;
   }
   const tarni_extent *node = &heap->extents[root];
-  const tarni_index lower = tree_find_met(heap, node->left, need, below);
+  const tarni_index lower = tree_find(heap, node->left, need, below, test);
   if (lower != 0 || node->offset >= below) {
     return lower;
   }
   if (tarni_extent_fits(node, need->size, need->alignment) &&
-      tarni_order_is_met_locked(heap, &node->order, need->lane)) {
+      test(heap, &node->order, need->lane)) {
     return root;
   }
-  return tree_find_met(heap, node->right, need, below);
+  return tree_find(heap, node->right, need, below, test);
 }
 
 static tarni_index tree_first(tarn_heap *heap, uint32_t tree, const tarni_need *need) {
@@ -124,7 +126,8 @@ static tarni_index find_lower(tarn_heap *heap, uint32_t tree, const tarni_need *
                               tarni_index found) {
   const tarni_index root = heap->zones[need->zone].trees[tree];
   const uint64_t below = found != 0 ? heap->extents[found].offset : UINT64_MAX;
-  const tarni_index lower = root != 0 ? tree_find_met(heap, root, need, below) : 0;
+  const tarni_index lower =
+      root != 0 ? tree_find(heap, root, need, below, tarni_order_is_met_locked) : 0;
   return lower != 0 ? lower : found;
 }
 
@@ -165,6 +168,20 @@ bool tarni_chunk_is_lowest_locked(tarn_heap *heap, const tarni_need *need, tarni
           tarni_align_up(heap->extents[found].offset, need->alignment) > block->offset);
 }
 
+static bool can_be_awaited(const tarn_heap *heap, const tarni_order *order, tarni_index lane) {
+  (void)lane;
+  return !tarni_order_is_out_locked(heap, order);
+}
+
+/* The lowest extent of a tree that fits and can be waited for. */
+static tarni_index tree_find_awaited(tarn_heap *heap, uint32_t tree, const tarni_need *need) {
+  const tarni_index first = tree_first(heap, tree, need);
+  if (first == 0 || !tarni_order_is_out_locked(heap, &heap->extents[first].order)) {
+    return first;
+  }
+  return tree_find(heap, heap->zones[need->zone].trees[tree], need, UINT64_MAX, can_be_awaited);
+}
+
 /* The lowest extent that fits, whoever has freed it, unless its fences are lost. */
 static tarni_index find_any(tarn_heap *heap, const tarni_need *need) {
   tarni_index found = 0;
@@ -172,10 +189,7 @@ static tarni_index find_any(tarn_heap *heap, const tarni_need *need) {
     if (tree == heap->n_lanes + 1) {
       tree = 1 + heap->max_lanes;
     }
-    found = tree_first(heap, tree, need);
-    if (found != 0 && tarni_order_is_out_locked(heap, &heap->extents[found].order)) {
-      found = 0;
-    }
+    found = tree_find_awaited(heap, tree, need);
   }
   return found;
 }

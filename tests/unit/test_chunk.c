@@ -190,6 +190,34 @@ static void moved_from_another_stream(void) {
   }
 }
 
+/* Of what several streams have freed the lowest waits for one that is gone: the next is taken. */
+static void passed_by_what_is_lost(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = TARN_STEAL_ALWAYS};
+  static const int by[6] = {0, 1, 0, 0, 2, 0}; /* the third and the last stay */
+  rig r;
+  rig_block blocks[6], large;
+  REQUIRE(rig_open(&r, "sim:256M,order=lazy", &config, 4));
+  for (int i = 0; i < 6; i++) {
+    CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[by[i]], &blocks[i]));
+  }
+  const tarn_ptr next = blocks[3].address;
+  for (int i = 0; i < 6; i++) {
+    if (i % 3 != 2) {
+      CHECK_OK(rig_free(&r, &blocks[i], r.streams[by[i]]));
+    }
+  }
+  tarni_index lost = 0;
+  CHECK_OK(tarni_lane_find(r.heap, r.streams[1], &lost));
+  r.heap->lanes[lost].is_lost = true;
+  CHECK_OK(rig_alloc(&r, 16 * MIB, r.streams[3], &large));
+  CHECK_EQ(large.address, next);
+  r.heap->lanes[lost].is_lost = false;
+  CHECK_OK(rig_free(&r, &large, r.streams[3]));
+  CHECK_OK(rig_free(&r, &blocks[2], r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[5], r.streams[0]));
+  rig_close(&r);
+}
+
 /* From one zone to the other: small blocks get the memory of large ones, and back. */
 static void moved_between_zones(void) {
   const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 8 * MIB};
@@ -277,6 +305,7 @@ static const test_case cases[] = {
     {"blocks of whole units lie anywhere when the driver refuses memory", whole_units_anywhere},
     {"a stream's own room comes before another's", own_room_before_another_streams},
     {"moved from another stream", moved_from_another_stream},
+    {"what is lost is passed by", passed_by_what_is_lost},
     {"moved between zones", moved_between_zones},
     {"given back from the top", given_back_from_the_top},
     {"chunks of several sizes", chunks_of_several_sizes},
