@@ -158,8 +158,9 @@ typedef struct debug_damage { /* bytes that are not what they were filled with *
 static tarn_status range_compare(tarn_heap *heap, uint64_t offset, uint64_t bytes, uint8_t value,
                                  debug_damage *damage) {
   uint8_t *read = heap->debug->read;
-  TARNI_RELAXED(heap->port);
   *damage = (debug_damage){0};
+  TARN_TRY(tarni_legacy_check(heap, NULL)); /* where synchronous copies go */
+  TARNI_RELAXED(heap->port);
   for (uint64_t done = 0; done < bytes; done += DEBUG_READ) {
     const uint64_t piece = tarni_min(bytes - done, DEBUG_READ);
     TARN_TRY(tarni_port_copy_sync(heap->port, (tarn_ptr)(uintptr_t)read, heap->base + offset + done,
@@ -247,16 +248,19 @@ static tarn_status guard_look_grow(tarn_heap *heap, const debug_record *record,
   return guard_fail(heap, record, &damage, operation);
 }
 
-/* A stream that is being captured is not waited for: then nobody looks. */
+/* A stream that is being captured is not waited for, and a capture may keep the default stream, on
+ * which memory is read: then nobody looks. */
 static tarn_status guard_check(tarn_heap *heap, const debug_record *record, tarn_stream stream) {
   if (heap->care.guard_bytes == 0 || guard_bytes(record) == 0) {
     return TARN_OK;
   }
   tarni_capture_state state = {0};
   TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
-  if (state.status != TARNI_CAPTURE_NONE) {
+  const tarn_status may_read = tarni_legacy_check(heap, NULL);
+  if (state.status != TARNI_CAPTURE_NONE || may_read == TARN_CAPTURE) {
     return TARN_OK;
   }
+  TARN_TRY(may_read);
   TARNI_RELAXED(heap->port);
   TARN_TRY(tarni_port_stream_sync(heap->port, stream));
   tarni_lock_acquire(&heap->grow);
@@ -286,7 +290,7 @@ static tarn_status capture_refuse(const tarn_heap *heap, tarn_stream stream,
   tarni_capture_state state = {0};
   const tarni_care *care = &heap->care;
   const bool is_idle = care->guard_bytes == 0 && care->fill_alloc == 0 && !heap->debug->fills_freed;
-  if (is_idle || tarni_is_legacy(stream)) {
+  if (is_idle) {
     return TARN_OK;
   }
   TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Things that each work alone, together: what random programs (tests/stress/test_heap_life.c) have
+ * found, each as small as it can be. */
+#include "support/rig.h"
+#include "support/test.h"
+#include "tarn/capture.h"
+
+#define PER_THREAD ((tarn_stream)2)
+
+enum { KIB = 1 << 10, MIB = 1 << 20 };
+
+/* While a thread's default stream is captured nothing is read by way of the legacy one: freed
+ * blocks stay in quarantine, and guards are not looked at. */
+static void heaps_that_look(const tarn_heap_config *config, bool is_freed_inside) {
+  const tarn_capture_config relaxed = {.size = sizeof(relaxed), .mode = TARN_CAPTURE_RELAXED};
+  rig r;
+  rig_block block;
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  REQUIRE(rig_open(&r, "sim:64M", config, 1));
+  CHECK_OK(rig_alloc(&r, 5000, r.streams[0], &block));
+  if (!is_freed_inside) {
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  }
+  CHECK_OK(tarn_capture_begin(r.heap, &relaxed, PER_THREAD, &capture));
+  if (is_freed_inside) {
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  }
+  const tarn_status status = tarn_heap_trim(r.heap, 0);
+  CHECK(status == TARN_OK || status == TARN_CAPTURE);
+  CHECK_OK(tarn_capture_end(&capture, &graph)); /* it is not broken */
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static void quarantine_and_captures(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .quarantine_bytes = MIB};
+  heaps_that_look(&config, false);
+  heaps_that_look(&config, true);
+}
+
+static void guards_and_captures(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .guard_bytes = 64};
+  heaps_that_look(&config, true);
+}
+
+/* Nor is anything filled there. */
+static void fills_and_captures(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .fill_alloc = 1, .fill_free = 2};
+  rig r;
+  rig_block block;
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  tarn_ptr none = 1;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  CHECK_OK(rig_alloc(&r, 5000, NULL, &block));
+  CHECK_OK(tarn_capture_begin(r.heap, NULL, PER_THREAD, &capture));
+  CHECK_STATUS(tarn_alloc(r.heap, 5000, NULL, &none), TARN_CAPTURE);
+  CHECK_EQ(none, 0);
+  CHECK_STATUS(rig_free(&r, &block, NULL), TARN_CAPTURE);
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(rig_free(&r, &block, NULL));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static const test_case cases[] = {
+    {"quarantine and captures", quarantine_and_captures},
+    {"guards and captures", guards_and_captures},
+    {"fills and captures", fills_and_captures},
+};
+
+TEST_MAIN(cases)
