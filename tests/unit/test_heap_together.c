@@ -69,10 +69,28 @@ static void fills_and_captures(void) {
   rig_close(&r);
 }
 
+/* A heap that only keeps stacks frees as any other does: it waits for no stream, and a captured one
+ * is no hindrance. */
+static void stacks_and_captures(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .stack_depth = 4};
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 2));
+  CHECK_OK(rig_alloc(&r, 5000, r.streams[1], &block));
+  CHECK_OK(tarn_use(r.heap, block.address, r.streams[0]));
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  CHECK_OK(rig_free(&r, &block, r.streams[1]));
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+  CHECK_EQ(rig_stats(&r).waits, 0);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"quarantine and captures", quarantine_and_captures},
     {"guards and captures", guards_and_captures},
     {"fills and captures", fills_and_captures},
+    {"stacks and captures", stacks_and_captures},
 };
 
 TEST_MAIN(cases)
