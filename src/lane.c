@@ -74,12 +74,22 @@ tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream) {
   return found;
 }
 
+/* A handle that means a new stream: the one that it meant before is gone, and was not retired. */
+static void namesakes_lose_locked(tarn_heap *heap, tarn_stream stream) {
+  for (tarni_index i = 1; i < heap->n_lanes && stream != TARNI_STREAM_PER_THREAD; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    lane->is_lost =
+        lane->is_lost || (lane->stream == stream && lane->stream_id != 0 && !lane->is_retired);
+  }
+}
+
 static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream) {
   tarni_lock_acquire(&heap->lock);
   tarni_index lane = lane_known(heap, id);
   if (lane == 0) {
     lane = lane_unused(heap);
     if (lane != 0) {
+      namesakes_lose_locked(heap, stream);
       lane_open(&heap->lanes[lane], id, stream);
     }
   }

@@ -185,16 +185,23 @@ static tarn_status fence_room(tarn_heap *heap, tarni_index index, tarni_fence **
 }
 
 /* A thread's default stream has a name in that thread only; for others the legacy default stream
- * stands for it, which follows all threads' ones. */
+ * stands for it, which follows all threads' ones. Where streams are verified, a handle that means
+ * another one by now stands for nothing. */
 tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *stream) {
   const tarni_lane *lane = &heap->lanes[index];
+  const bool is_of_thread = lane->stream == TARNI_STREAM_PER_THREAD;
   *stream = lane->stream;
-  if (lane->stream == TARNI_STREAM_PER_THREAD) {
-    uint64_t id;
-    TARN_TRY(tarni_port_stream_id(heap->port, lane->stream, &id));
-    *stream = id == lane->stream_id ? lane->stream : TARNI_STREAM_LEGACY;
+  if (!is_of_thread && !heap->care.is_verifying_streams) {
+    return TARN_OK;
   }
-  return TARN_OK;
+  uint64_t id = 0;
+  const tarn_status status = tarni_port_stream_id(heap->port, lane->stream, &id);
+  const bool is_it = status == TARN_OK && id == lane->stream_id;
+  if (!is_of_thread && !is_it && (status == TARN_OK || status == TARN_INVALID)) {
+    return lane_lost(heap, index, "tarn_alloc");
+  }
+  *stream = is_it ? lane->stream : TARNI_STREAM_LEGACY;
+  return status;
 }
 
 /* What the lane has freed cannot be had as long as somebody captures: whoever looks next passes it

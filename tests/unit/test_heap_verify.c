@@ -2,6 +2,8 @@
  *
  * Streams that are destroyed without a word and made again under the same handle: noticed by a heap
  * that verifies streams at each call. */
+#include <pthread.h>
+
 #include "support/rig.h"
 #include "support/test.h"
 
@@ -68,15 +70,57 @@ static void handle_that_came_again(const tarn_heap_config *config) {
   }
 }
 
+static void *alloc_and_free(void *user) {
+  rig *r = user;
+  tarn_ptr block = 0;
+  CHECK_OK(tarn_alloc(r->heap, 4 * MIB, r->streams[0], &block));
+  CHECK_OK(tarn_free(r->heap, block, r->streams[0]));
+  return NULL;
+}
+
+/* Nor does the new stream prove anything about the old one, where nobody has asked with it, or only
+ * a thread that did not know the old one. */
+static void no_proof_by_a_namesake(const tarn_heap_config *config) {
+  for (int is_met = 0; is_met < 2; is_met++) {
+    rig r;
+    rig_block block;
+    pthread_t thread;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", config, 1));
+    CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &block));
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+    if (!replace_stream(&r, 0)) {
+      test_skip("no handle came again");
+    } else if (is_met) {
+      CHECK_EQ(pthread_create(&thread, NULL, alloc_and_free, &r), 0);
+      CHECK_EQ(pthread_join(thread, NULL), 0);
+    }
+    const tarn_status status = tarn_heap_trim(r.heap, 0);
+    CHECK(status == TARN_OK || status == TARN_STATE);
+    CHECK_OK(tarn_heap_reset(r.heap));
+    CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+    CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+    r.heap = NULL;
+    for (size_t i = 0; i < r.n_findings; i++) {
+      tarn_sim_finding finding = {.size = sizeof(finding)};
+      CHECK_OK(tarn_sim_finding_get(r.device, i, &finding));
+      CHECK_EQ(finding.kind, TARN_SIM_MISUSE);
+    }
+    r.n_findings = 0;
+    rig_close(&r);
+  }
+}
+
 static void chunks(void) {
   const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
   handle_that_came_again(&config);
+  no_proof_by_a_namesake(&config);
 }
 
 static void driver_allocations(void) {
   const tarn_heap_config config = {
       .size = sizeof(config), .backing = TARN_BACKING_PLAIN, .is_verifying_streams = true};
   handle_that_came_again(&config);
+  no_proof_by_a_namesake(&config);
 }
 
 /* A handle that means no stream at all is the driver's error, and nothing is lost. */
