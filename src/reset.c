@@ -4,7 +4,7 @@
  * was made. Owns nothing. What makes it safe beside other threads: memory that somebody takes
  * meanwhile is on a chunk that is in use, and such chunks do not go.
  *
- * Locks: heap->grow throughout, heap->lock for each step. */
+ * Locks: heap->grow for each pass, heap->lock for each step. */
 #include "debug.h"
 
 static tarn_status blocks_are_live(const tarn_heap *heap, const tarn_heap_stats *stats) {
@@ -64,13 +64,23 @@ static tarn_status reset_grow(tarn_heap *heap) {
   return tarni_fences_close(heap);
 }
 
+static tarn_status reset_once(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->grow);
+  const tarn_status status = reset_grow(heap);
+  tarni_lock_release(&heap->grow);
+  return status;
+}
+
 tarn_status tarn_heap_reset(tarn_heap *heap) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_reset"));
   TARNI_PAYS(&heap->calls);
   tarni_budgets_reap(heap);
   TARN_TRY(live_refuse(heap));
-  tarni_lock_acquire(&heap->grow);
-  const tarn_status status = reset_grow(heap);
-  tarni_lock_release(&heap->grow);
-  return status;
+  tarni_captures_finish(heap);
+  TARN_TRY(reset_once(heap));
+  if (atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) == 0) {
+    return TARN_OK;
+  }
+  tarni_captures_reap(heap); /* what waited for streams that are gone is complete now */
+  return reset_once(heap);
 }

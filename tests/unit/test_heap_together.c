@@ -86,11 +86,34 @@ static void stacks_and_captures(void) {
   rig_close(&r);
 }
 
+/* A graph that its owner has destroyed while it runs holds nothing any more after a reset: not its
+ * arena, and not the blocks that were freed in its capture. */
+static void reset_and_graphs(void) {
+  const tarn_capture_config holding = {.size = sizeof(holding), .holds_freed = true};
+  rig r;
+  rig_block before, block;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 1));
+  CHECK_OK(rig_alloc(&r, 3 * MIB, r.streams[0], &before));
+  tarn_capture *capture = rig_capture_begin(&r, &holding);
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+  CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+  CHECK_OK(rig_free(&r, &before, r.streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_heap_reset(r.heap));
+  CHECK_EQ(rig_stats(&r).captured_bytes, 0);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"quarantine and captures", quarantine_and_captures},
     {"guards and captures", guards_and_captures},
     {"fills and captures", fills_and_captures},
     {"stacks and captures", stacks_and_captures},
+    {"reset and graphs", reset_and_graphs},
 };
 
 TEST_MAIN(cases)
