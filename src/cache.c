@@ -287,7 +287,7 @@ static void bucket_sweep_locked(tarni_cache **link) {
   }
 }
 
-static tarni_cache *thread_cache_for(tarn_heap *heap, tarn_stream stream) {
+tarni_cache *tarni_cache_known(tarn_heap *heap, tarn_stream stream) {
   tarni_cache *const bucket = *bucket_of(heap, stream);
   for (tarni_cache *cache = bucket; cache != NULL; cache = cache->next_in_thread) {
     if (tarni_cache_is_for(cache, heap, stream)) {
@@ -326,7 +326,7 @@ static tarn_status cache_verify(tarn_heap *heap, tarni_cache **found) {
 }
 
 tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
-  tarni_hot_cache = *found = thread_cache_for(heap, stream);
+  tarni_hot_cache = *found = tarni_cache_known(heap, stream);
   if (*found != NULL && heap->care.is_verifying_streams) {
     TARN_TRY(cache_verify(heap, found));
   }

@@ -340,7 +340,7 @@ tarn_status tarni_debug_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
   if (status != TARN_OK) {
     tarn_error error = {.size = sizeof(error)};
     (void)tarn_last_error(&error);
-    (void)tarni_free_plain(heap, record->offset, stream);
+    (void)tarni_free_undo(heap, record->offset, stream);
     record_free(record);
     *block = 0;
     return tarni_fail_again(&error);

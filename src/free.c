@@ -158,6 +158,17 @@ TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for
   return has_uses ? tarni_uses_free(heap, offset, lane) : TARN_OK;
 }
 
+static tarn_status free_cached(tarn_heap *heap, tarni_cache *cache, uint64_t offset) {
+  return offset < heap->small_end
+             ? small_free(heap, cache, (uint32_t)(offset >> 8))
+             : large_free(heap, cache, heap->pages[offset >> TARNI_GRANULE_LOG2]);
+}
+
+tarn_status tarni_free_undo(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
+  tarni_cache *cache = tarni_cache_known(heap, stream);
+  return cache != NULL ? free_cached(heap, cache, offset) : tarni_free_plain(heap, offset, stream);
+}
+
 tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   if (heap->buckets != NULL) {
     return tarni_bucket_free(heap, offset, stream);
@@ -168,9 +179,7 @@ tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream strea
     return free_bare(heap, offset, stream);
   }
   TARN_TRY(status);
-  return offset < heap->small_end
-             ? small_free(heap, cache, (uint32_t)(offset >> 8))
-             : large_free(heap, cache, heap->pages[offset >> TARNI_GRANULE_LOG2]);
+  return free_cached(heap, cache, offset);
 }
 
 /* Whether the address is to be freed as a block of the heap. In a heap of the driver's allocations

@@ -320,6 +320,8 @@ extern _Thread_local tarni_cache *tarni_hot_cache __attribute__((tls_model("init
 
 /* This thread's cache for the stream, made if need be; it is the hot one then. */
 tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found);
+/* The same where there is one; else NULL. Asks nobody what the handle means. */
+tarni_cache *tarni_cache_known(tarn_heap *heap, tarn_stream stream);
 /* Empties a cache into its lane. pre: the lock is held, and the caller owns it or has revoked it.
  */
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache);
@@ -517,6 +519,9 @@ tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
                               tarn_stream stream, tarn_ptr *block);
 /* pre: a live block begins at the offset; of a heap with buckets, any address. */
 tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream stream);
+/* The same for a block that tarni_alloc_plain has just given this thread: makes no driver call, so
+ * that an allocation can be undone whatever the driver says. pre: no buckets. */
+tarn_status tarni_free_undo(tarn_heap *heap, uint64_t offset, tarn_stream stream);
 
 /* ---- watch.c: heaps that look at every call ---- */
 /* From here on every allocation and free comes to the functions below, until as many have ended. */

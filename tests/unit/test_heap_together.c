@@ -108,12 +108,37 @@ static void reset_and_graphs(void) {
   rig_close(&r);
 }
 
+/* An allocation whose fill the driver refuses leaves nothing behind, also where it then refuses to
+ * say which stream the handle means. */
+static void fills_and_verified_streams(void) {
+  const tarn_heap_config config = {
+      .size = sizeof(config), .fill_alloc = 1, .is_verifying_streams = true};
+  static const uint64_t sizes[] = {5000, 3 * MIB};
+  for (int i = 0; i < 2; i++) {
+    rig r;
+    tarn_ptr block = 0;
+    REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+    CHECK_OK(tarn_alloc(r.heap, sizes[i], r.streams[0], &block));
+    CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+    for (uint64_t n = 1; n < 12; n++) {
+      CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, n, 3, 801));
+      const tarn_status status = tarn_alloc(r.heap, sizes[i], r.streams[0], &block);
+      CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+      CHECK_EQ(rig_stats(&r).live_blocks, status == TARN_OK);
+      CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+    }
+    CHECK(rig_is_sound(&r));
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
     {"quarantine and captures", quarantine_and_captures},
     {"guards and captures", guards_and_captures},
     {"fills and captures", fills_and_captures},
     {"stacks and captures", stacks_and_captures},
     {"reset and graphs", reset_and_graphs},
+    {"fills and verified streams", fills_and_verified_streams},
 };
 
 TEST_MAIN(cases)
