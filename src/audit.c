@@ -439,9 +439,6 @@ static tarn_status check_all(audit *sum) {
   }
   TARN_TRY(compare("live bytes", stats.live_bytes, sum->live));
   TARN_TRY(compare("live blocks", stats.live_blocks, sum->live_blocks));
-  if (heap->n_exact != 0) {
-    TARN_TRY(compare("live bytes of exact scopes", heap->exact_live, sum->live));
-  }
   return compare("physical bytes", stats.reserved_bytes - stats.captured_bytes + stats.asleep_bytes,
                  sum->used + sum->free + sum->busy + heap->leaving_bytes + heap->quarantined_bytes +
                      heap->unreturned_bytes);

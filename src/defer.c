@@ -68,7 +68,6 @@ bool tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t off
     return false;
   }
   tarni_debug_forget_locked(heap, offset);
-  tarni_scopes_note_locked(heap, 0, bytes);
   heap->pending_bytes += bytes;
   to->n_blocks++;
   return true;

@@ -686,8 +686,8 @@ tarni_large_counts tarni_counts_total(const tarni_counts *counts);
 uint64_t tarni_live_locked(const tarn_heap *heap);
 
 /* ---- scope_stats.c: statistics of a region ---- */
-/* Notes a change of live bytes, where somebody wants the exact peak. */
-void tarni_scopes_note_locked(tarn_heap *heap, uint64_t alloc_bytes, uint64_t free_bytes);
+/* An allocation was made: notes what is live, where somebody wants the exact peak. */
+void tarni_scopes_note_locked(tarn_heap *heap);
 /* The heap goes: its scopes that did not end are nobody's. */
 void tarni_scopes_close(tarn_heap *heap);
 

@@ -6,7 +6,8 @@
  * number of them may overlap.
  *
  * The exact peak of live bytes needs more: hits are counted by each thread for itself. A scope that
- * wants it watches the heap (watch.c), and each call is noted under heap->lock.
+ * wants it watches the heap (watch.c), and after each allocation all counters are read. So a call
+ * that was under way when the scope began is missed at most itself, and what is live never drifts.
  *
  * Lock: heap->lock, for all fields of scopes that are in a heap's list. */
 #include <stdlib.h>
@@ -37,13 +38,15 @@ static void peaks_fold_locked(tarn_heap *heap) {
   }
   heap->recent_reserved_peak = tarni_held_bytes_locked(heap);
   heap->recent_used_peak = heap->used_bytes;
-  heap->recent_live_peak = heap->exact_live;
+  heap->recent_live_peak = 0; /* each scope knows what was live when it began */
 }
 
-void tarni_scopes_note_locked(tarn_heap *heap, uint64_t alloc_bytes, uint64_t free_bytes) {
+void tarni_scopes_note_locked(tarn_heap *heap) {
   if (heap->n_exact != 0) {
-    heap->exact_live += alloc_bytes - free_bytes;
-    heap->recent_live_peak = tarni_max(heap->recent_live_peak, heap->exact_live);
+    const tarni_counts counts = tarni_counts_exactly_locked(heap);
+    const tarni_large_counts total = tarni_counts_total(&counts);
+    heap->recent_live_peak =
+        tarni_max(heap->recent_live_peak, total.alloc_bytes - total.free_bytes);
   }
 }
 
@@ -71,13 +74,11 @@ static void scope_open_locked(tarn_heap *heap, tarn_stats_scope *scope) {
     tarni_watch_begin_locked(heap);
   }
   scope_read_locked(heap, scope);
-  if (scope->is_exact && heap->n_exact++ == 0) {
-    heap->exact_live = scope->begin.live_bytes;
-  }
+  heap->n_exact += scope->is_exact;
   peaks_fold_locked(heap);
   scope->reserved_peak = heap->reserved_bytes;
   scope->used_peak = heap->used_bytes;
-  scope->live_peak = scope->is_exact ? heap->exact_live : scope->begin.live_bytes;
+  scope->live_peak = scope->begin.live_bytes;
   scope->next = heap->scopes;
   heap->scopes = scope;
 }
@@ -128,26 +129,24 @@ static tarn_stats_scope_result scope_close_locked(tarn_heap *heap, tarn_stats_sc
   scope_read_locked(heap, &end);
   scope_unlink_locked(heap, scope);
   const tarn_heap_stats *from = &scope->begin, *to = &end.begin;
-  return (tarn_stats_scope_result){
-      .size = sizeof(tarn_stats_scope_result),
-      .allocations = to->allocations - from->allocations,
-      .frees = to->frees - from->frees,
-      .allocated_bytes = end.alloc_bytes - scope->alloc_bytes,
-      .freed_bytes = end.free_bytes - scope->free_bytes,
-      .misses = to->misses - from->misses,
-      .moved_chunks = to->moved_chunks - from->moved_chunks,
-      .waits = to->waits - from->waits,
-      .driver_calls = end.driver_calls - scope->driver_calls,
-      .driver_ns = end.driver_ns - scope->driver_ns,
-      .live_begin_bytes = from->live_bytes,
-      .live_end_bytes = to->live_bytes,
-      .live_peak_bytes =
-          scope->is_exact ? scope->live_peak : tarni_max(from->live_bytes, to->live_bytes),
-      .used_peak_bytes = scope->used_peak,
-      .reserved_begin_bytes = from->reserved_bytes,
-      .reserved_end_bytes = to->reserved_bytes,
-      .reserved_peak_bytes = scope->reserved_peak,
-      .is_exact = scope->is_exact};
+  return (tarn_stats_scope_result){.size = sizeof(tarn_stats_scope_result),
+                                   .allocations = to->allocations - from->allocations,
+                                   .frees = to->frees - from->frees,
+                                   .allocated_bytes = end.alloc_bytes - scope->alloc_bytes,
+                                   .freed_bytes = end.free_bytes - scope->free_bytes,
+                                   .misses = to->misses - from->misses,
+                                   .moved_chunks = to->moved_chunks - from->moved_chunks,
+                                   .waits = to->waits - from->waits,
+                                   .driver_calls = end.driver_calls - scope->driver_calls,
+                                   .driver_ns = end.driver_ns - scope->driver_ns,
+                                   .live_begin_bytes = from->live_bytes,
+                                   .live_end_bytes = to->live_bytes,
+                                   .live_peak_bytes = tarni_max(scope->live_peak, to->live_bytes),
+                                   .used_peak_bytes = scope->used_peak,
+                                   .reserved_begin_bytes = from->reserved_bytes,
+                                   .reserved_end_bytes = to->reserved_bytes,
+                                   .reserved_peak_bytes = scope->reserved_peak,
+                                   .is_exact = scope->is_exact};
 }
 
 static tarn_status heap_is_gone(void) {

@@ -413,7 +413,6 @@ struct tarn_heap {
   tarni_counts gone;       /* what caches have counted that are gone */
   tarn_stats_scope *scopes;
   uint32_t n_exact;    /* of them, those that want the exact peak of live bytes */
-  uint64_t exact_live; /* while there is one: live bytes after each call */
   /* lock DRIVER: */
   tarni_lock grow;
   struct tarni_nap *nap; /* of a heap that has ever slept (sleep.c) */

@@ -20,34 +20,18 @@ void tarni_watch_end_locked(tarn_heap *heap) {
   }
 }
 
-static void note(tarn_heap *heap, uint64_t offset, bool is_alloc) {
-  tarni_block block = {0};
-  tarni_lock_acquire(&heap->lock);
-  if (tarni_block_find_locked(heap, offset, &block) && block.is_live && block.offset == offset) {
-    /* Of a grant all counts, as in the heap's own counters, also what lies before the block. */
-    const uint64_t bytes =
-        heap->buckets != NULL ? heap->buckets->grants[block.extent].bytes : block.bytes;
-    tarni_scopes_note_locked(heap, is_alloc ? bytes : 0, is_alloc ? 0 : bytes);
-  }
-  tarni_lock_release(&heap->lock);
-}
-
 tarn_status tarni_watch_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                               tarn_stream stream, tarn_ptr *block) {
   TARN_TRY(tarni_sleep_refuse(heap, "tarn_alloc"));
   TARN_TRY(heap->debug != NULL ? tarni_debug_alloc(heap, bytes, alignment, stream, block)
                                : tarni_alloc_plain(heap, bytes, alignment, stream, block));
-  note(heap, *block - heap->base, true);
+  tarni_lock_acquire(&heap->lock);
+  tarni_scopes_note_locked(heap);
+  tarni_lock_release(&heap->lock);
   return TARN_OK;
 }
 
-/* The block counts as given back before it can be somebody else's. */
 tarn_status tarni_watch_free(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
-  note(heap, offset, false);
-  const tarn_status status = heap->debug != NULL ? tarni_debug_free(heap, offset, stream)
-                                                 : tarni_free_plain(heap, offset, stream);
-  if (status != TARN_OK) {
-    note(heap, offset, true);
-  }
-  return status;
+  return heap->debug != NULL ? tarni_debug_free(heap, offset, stream)
+                             : tarni_free_plain(heap, offset, stream);
 }
