@@ -242,7 +242,9 @@ uint32_t tarni_branch_past_held(tarn_capture *capture, tarn_stream stream);
 /* The announced capture that the stream is in. *capture is NULL: it is in none. TARN_CAPTURE: it is
  * in one that is broken, or of which nobody told. */
 tarn_status tarni_capture_of_held(tarn_heap *heap, tarn_stream stream, tarn_capture **capture);
-/* The same for what may not fail: a broken capture is one, one of which nobody told is none. */
+/* The same for frees: a broken capture is one, one of which nobody told is none. */
+tarn_status tarni_capture_of_free_held(tarn_heap *heap, tarn_stream stream, tarn_capture **capture);
+/* The same for what may not fail: where it cannot be known there is none. */
 tarn_capture *tarni_capture_freeing_held(tarn_heap *heap, tarn_stream stream);
 tarn_status tarni_capture_id_held(tarn_capture *capture);
 tarn_status tarni_capture_state_of(tarn_heap *heap, tarn_stream stream, tarni_capture_state *state);

@@ -103,15 +103,20 @@ tarn_status tarni_capture_of_held(tarn_heap *heap, tarn_stream stream, tarn_capt
   return TARN_OK;
 }
 
-/* The same for what may not fail: a broken capture is one, and one of which nobody told is none. */
-tarn_capture *tarni_capture_freeing_held(tarn_heap *heap, tarn_stream stream) {
+/* The same for frees: a broken capture is one, and one of which nobody told is none. */
+tarn_status tarni_capture_of_free_held(tarn_heap *heap, tarn_stream stream,
+                                       tarn_capture **capture) {
   tarni_capture_state state;
-  tarn_capture *capture = NULL;
-  if (tarni_capture_state_of(heap, stream, &state) == TARN_OK &&
-      state.status != TARNI_CAPTURE_NONE) {
-    (void)tarni_capture_by_id_held(heap, state.id, &capture);
-  }
-  return capture;
+  *capture = NULL;
+  TARN_TRY(tarni_capture_state_of(heap, stream, &state));
+  return state.status != TARNI_CAPTURE_NONE ? tarni_capture_by_id_held(heap, state.id, capture)
+                                            : TARN_OK;
+}
+
+/* The same for what may not fail: where it cannot be known there is none. */
+tarn_capture *tarni_capture_freeing_held(tarn_heap *heap, tarn_stream stream) {
+  tarn_capture *capture;
+  return tarni_capture_of_free_held(heap, stream, &capture) == TARN_OK ? capture : NULL;
 }
 
 /* ---- Beginning ---- */

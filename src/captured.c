@@ -120,18 +120,21 @@ static tarni_deferred *deferred_for(tarn_capture *capture, tarn_stream stream) {
   return made;
 }
 
-bool tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
+tarn_status tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream,
+                                bool *is_deferred) {
+  tarn_capture *capture;
+  *is_deferred = false;
   tarni_lock_acquire(&heap->capture);
-  tarn_capture *capture = tarni_capture_freeing_held(heap, stream);
-  bool is_deferred = false;
+  const tarn_status status = tarni_capture_of_free_held(heap, stream, &capture);
   if (capture != NULL) {
     tarni_deferred *deferred = deferred_for(capture, stream);
     tarni_lock_acquire(&heap->lock);
-    is_deferred = tarni_deferred_add_locked(heap, deferred, offset);
+    *is_deferred = tarni_deferred_add_locked(heap, deferred, offset);
     tarni_lock_release(&heap->lock);
   }
   tarni_lock_release(&heap->capture);
-  return is_deferred;
+  const bool is_gone = status == TARN_INVALID || status == TARN_DEVICE_LOST;
+  return is_gone ? TARN_OK : status; /* else the graph might use a block that nobody holds */
 }
 
 static tarn_status arena_refuse(const tarn_arena *arena, uint64_t offset, const char *operation) {
@@ -158,9 +161,12 @@ static uint32_t stamp_of_free(tarn_capture *capture, const tarni_piece *piece, t
     if (use->thread != tarni_thread_of(use->stream)) {
       return TARNI_REACH_NEVER; /* another thread's own stream: it cannot be asked about here */
     }
-    const bool is_inside = tarni_capture_freeing_held(capture->heap, use->stream) == capture;
+    tarn_capture *of_use;
+    if (tarni_capture_of_free_held(capture->heap, use->stream, &of_use) != TARN_OK) {
+      return TARNI_REACH_NEVER;
+    }
     const uint32_t other =
-        is_inside ? tarni_branch_past_held(capture, use->stream) : TARNI_REACH_ALWAYS;
+        of_use == capture ? tarni_branch_past_held(capture, use->stream) : TARNI_REACH_ALWAYS;
     stamp = tarni_reach_unite(&capture->story.reach, stamp, other);
   }
   return stamp;

@@ -208,8 +208,12 @@ TARNI_SLOW static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_st
                ? captured
                : tarni_block_refuse(heap, block, "tarn_free");
   }
-  if (tarni_captures_announced(heap) && tarni_capture_defer(heap, offset, stream)) {
-    return TARN_OK;
+  if (tarni_captures_announced(heap)) {
+    bool is_deferred;
+    TARN_TRY(tarni_capture_defer(heap, offset, stream, &is_deferred));
+    if (is_deferred) {
+      return TARN_OK;
+    }
   }
   return tarni_is_watched(heap) ? tarni_watch_free(heap, offset, stream)
                                 : tarni_free_plain(heap, offset, stream);

@@ -629,9 +629,10 @@ tarn_status tarni_capture_allows(const char *operation);
 /* Allocates on a stream that may be captured. *block stays 0 where it is not. */
 tarn_status tarni_capture_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                                 tarn_stream stream, tarn_ptr *block);
-/* Frees a live block of the heap on a stream that may be captured. False: the stream is not, or the
- * block is not live any more. */
-bool tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream);
+/* Frees a live block of the heap on a stream that may be captured. *is_deferred is false where the
+ * stream is not, or the block is not live any more. */
+tarn_status tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream,
+                                bool *is_deferred);
 /* Frees, uses, describes what may be a captured block. False: it is none. */
 bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);
 bool tarni_arena_use(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);

@@ -132,6 +132,51 @@ static void fills_and_verified_streams(void) {
   }
 }
 
+/* A free whose stream the driver does not say anything about does not take a block from the graph
+ * that is to hold it. */
+static void held_blocks_and_faults(void) {
+  const tarn_capture_config holding = {.size = sizeof(holding), .holds_freed = true};
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_OK(rig_alloc(&r, 5000, r.streams[0], &block));
+  tarn_capture *capture = rig_capture_begin(&r, &holding);
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_CAPTURE_STATE, 1, 1, 801));
+  CHECK_STATUS(rig_free(&r, &block, r.streams[0]), TARN_UNSUPPORTED);
+  CHECK_EQ(rig_stats(&r).live_blocks, 1);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  tarn_graph_info info = {.size = sizeof(info)};
+  CHECK_OK(tarn_graph_get_info(graph, &info));
+  CHECK_EQ(info.held_blocks, 1);
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* Nor does it make another branch's use of a captured block forgotten. */
+static void branches_and_faults(void) {
+  for (uint64_t n = 1; n < 8; n++) {
+    rig r;
+    rig_block block, next;
+    REQUIRE(rig_open(&r, "sim:64M", NULL, 2));
+    tarn_capture *capture = rig_capture_begin(&r, NULL);
+    CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+    rig_order(&r, r.streams[0], r.streams[1]);
+    CHECK_OK(tarn_use(r.heap, block.address, r.streams[1]));
+    rig_touch(&r, &block, r.streams[1], true);
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_CAPTURE_STATE, n, 1, 801));
+    CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+    CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &next));
+    CHECK(next.address != block.address);
+    CHECK_OK(tarn_free(r.heap, next.address, r.streams[0]));
+    rig_order(&r, r.streams[1], r.streams[0]);
+    CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+    rig_close(&r);
+  }
+}
+
 typedef struct short_program {
   rig r;
   rig_block kept;
@@ -181,6 +226,8 @@ static const test_case cases[] = {
     {"reset and graphs", reset_and_graphs},
     {"fills and verified streams", fills_and_verified_streams},
     {"scopes and calls under way", scopes_and_calls_under_way},
+    {"held blocks and faults", held_blocks_and_faults},
+    {"branches and faults", branches_and_faults},
 };
 
 TEST_MAIN(cases)
