@@ -340,7 +340,7 @@ tarn_status tarni_debug_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
   if (status != TARN_OK) {
     tarn_error error = {.size = sizeof(error)};
     (void)tarn_last_error(&error);
-    (void)tarni_free_undo(heap, record->offset, stream);
+    (void)tarni_free_known(heap, record->offset, stream);
     record_free(record);
     *block = 0;
     return tarni_fail_again(&error);
@@ -463,7 +463,7 @@ static void record_unlink(tarn_heap *heap, debug_record *record) {
 /* The record goes before the block can be somebody else's. */
 static tarn_status free_at_once(tarn_heap *heap, debug_record *record, tarn_stream stream) {
   record_unlink(heap, record);
-  const tarn_status status = tarni_free_plain(heap, record->offset, stream);
+  const tarn_status status = tarni_free_known(heap, record->offset, stream);
   if (status != TARN_OK) {
     record_put(heap, record);
     return status;

@@ -164,7 +164,7 @@ static tarn_status free_cached(tarn_heap *heap, tarni_cache *cache, uint64_t off
              : large_free(heap, cache, heap->pages[offset >> TARNI_GRANULE_LOG2]);
 }
 
-tarn_status tarni_free_undo(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
+tarn_status tarni_free_known(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   tarni_cache *cache = tarni_cache_known(heap, stream);
   return cache != NULL ? free_cached(heap, cache, offset) : tarni_free_plain(heap, offset, stream);
 }

@@ -519,9 +519,9 @@ tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
                               tarn_stream stream, tarn_ptr *block);
 /* pre: a live block begins at the offset; of a heap with buckets, any address. */
 tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream stream);
-/* The same for a block that tarni_alloc_plain has just given this thread: makes no driver call, so
- * that an allocation can be undone whatever the driver says. pre: no buckets. */
-tarn_status tarni_free_undo(tarn_heap *heap, uint64_t offset, tarn_stream stream);
+/* The same where this thread has just used the stream: asks nobody what the handle means, and cannot
+ * fail then, so that what was done before it need not be undone. pre: no buckets. */
+tarn_status tarni_free_known(tarn_heap *heap, uint64_t offset, tarn_stream stream);
 
 /* ---- watch.c: heaps that look at every call ---- */
 /* From here on every allocation and free comes to the functions below, until as many have ended. */

@@ -132,6 +132,29 @@ static void fills_and_verified_streams(void) {
   }
 }
 
+/* A free that fails leaves the block and its guard as they were. */
+static void secure_frees_and_verified_streams(void) {
+  const tarn_heap_config config = {
+      .size = sizeof(config), .guard_bytes = 64, .is_secure = true, .is_verifying_streams = true};
+  rig r;
+  tarn_ptr block = 0;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  for (uint64_t n = 1; n < 16; n++) {
+    CHECK_OK(tarn_alloc(r.heap, 5000, r.streams[0], &block));
+    CHECK_OK(tarn_device_fill(r.device, block, 7, 5000, r.streams[0]));
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, n, 1, 801));
+    const tarn_status status = tarn_free(r.heap, block, r.streams[0]);
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+    if (status != TARN_OK) {
+      CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+      CHECK(rig_host_is((const void *)(uintptr_t)block, 7, 5000));
+      CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+    }
+  }
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 /* A free whose stream the driver does not say anything about does not take a block from the graph
  * that is to hold it. */
 static void held_blocks_and_faults(void) {
@@ -225,6 +248,7 @@ static const test_case cases[] = {
     {"stacks and captures", stacks_and_captures},
     {"reset and graphs", reset_and_graphs},
     {"fills and verified streams", fills_and_verified_streams},
+    {"secure frees and verified streams", secure_frees_and_verified_streams},
     {"scopes and calls under way", scopes_and_calls_under_way},
     {"held blocks and faults", held_blocks_and_faults},
     {"branches and faults", branches_and_faults},
