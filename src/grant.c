@@ -129,8 +129,11 @@ tarni_index tarni_grant_find_locked(const tarn_heap *heap, tarn_ptr address) {
 
 /* ---- Asking the driver ---- */
 
-static tarn_status make_mapped(tarni_port *port, tarni_grant *grant) {
-  TARN_TRY(tarni_port_reserve(port, grant->bytes, 0, &grant->base));
+/* At a multiple of any alignment that can be asked for: the mapping has no room to spare. */
+static tarn_status make_mapped(tarn_heap *heap, tarni_grant *grant) {
+  tarni_port *port = heap->port;
+  const uint64_t alignment = tarni_max(heap->unit, TARNI_ALIGNMENT_MAX);
+  TARN_TRY(tarni_port_reserve(port, grant->bytes, alignment, &grant->base));
   grant->parts |= TARNI_PART_ADDRESS;
   TARN_TRY(tarni_port_create(port, grant->bytes, &grant->chunk));
   grant->parts |= TARNI_PART_MEMORY;
@@ -147,7 +150,7 @@ static bool may_call(const tarn_heap *heap, const tarni_relaxed *relaxed) {
 static tarn_status make_parts(tarn_heap *heap, tarni_grant *grant, tarn_stream stream) {
   const tarni_buckets *buckets = heap->buckets;
   if (buckets->settings.backing == TARN_BACKING_VMM) {
-    return make_mapped(heap->port, grant);
+    return make_mapped(heap, grant);
   }
   TARNI_RELAXED(heap->port);
   if (!may_call(heap, &relaxed)) {

@@ -132,6 +132,26 @@ static void fills_and_verified_streams(void) {
   }
 }
 
+/* Alignments above the granularity of the device, on mappings that are blocks. */
+static void alignments_and_granularity(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .rounding = TARN_ROUNDING_EXACT};
+  rig r;
+  rig_block blocks[8];
+  REQUIRE(rig_open(&r, "sim:64M,granularity=64K", &config, 1));
+  for (int i = 0; i < 8; i++) {
+    const uint64_t alignment = (uint64_t)2 * MIB >> i % 4;
+    tarn_ptr block = 0;
+    CHECK_OK(tarn_alloc_aligned(r.heap, 60 * KIB, alignment, r.streams[0], &block));
+    CHECK_EQ(block % alignment, 0);
+    rig_own(&r, block, 60 * KIB, &blocks[i]); /* all of it is mapped */
+    rig_touch(&r, &blocks[i], r.streams[0], true);
+  }
+  for (int i = 0; i < 8; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+  }
+  rig_close(&r);
+}
+
 /* A free that fails leaves the block and its guard as they were. */
 static void secure_frees_and_verified_streams(void) {
   const tarn_heap_config config = {
@@ -248,6 +268,7 @@ static const test_case cases[] = {
     {"stacks and captures", stacks_and_captures},
     {"reset and graphs", reset_and_graphs},
     {"fills and verified streams", fills_and_verified_streams},
+    {"alignments and granularity", alignments_and_granularity},
     {"secure frees and verified streams", secure_frees_and_verified_streams},
     {"scopes and calls under way", scopes_and_calls_under_way},
     {"held blocks and faults", held_blocks_and_faults},
