@@ -401,6 +401,7 @@ static void plan_abandon(tarn_heap *heap, grow_plan *plan, tarn_status status) {
     plan_uncharge_locked(heap, plan);
     heap->reserved_bytes += plan->stuck_bytes;
     heap->quarantined_bytes += plan->stuck_bytes;
+    tarni_held_note_locked(heap);
     plan->next = heap->unfinished;
     heap->unfinished = plan;
   }

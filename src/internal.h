@@ -668,7 +668,7 @@ static inline uint64_t tarni_held_bytes_locked(const tarn_heap *heap) {
 
 /* What is held has grown: the peaks of the heap and of open scopes. */
 static inline void tarni_held_note_locked(tarn_heap *heap) {
-  const uint64_t held = tarni_held_bytes_locked(heap);
+  const uint64_t held = tarni_held_bytes_locked(heap) + heap->unreturned_bytes;
   heap->reserved_peak_bytes = tarni_max(heap->reserved_peak_bytes, held);
   heap->recent_reserved_peak = tarni_max(heap->recent_reserved_peak, held);
 }

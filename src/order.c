@@ -454,6 +454,7 @@ static void unreturned_put(tarn_heap *heap, tarn_ptr plain) {
   }
   heap->unreturned[i] = plain;
   heap->unreturned_bytes += await_bytes(heap);
+  tarni_held_note_locked(heap);
   tarni_lock_release(&heap->lock);
 }
 

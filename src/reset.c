@@ -57,7 +57,8 @@ static tarn_status reset_grow(tarn_heap *heap) {
   }
   tarni_lock_acquire(&heap->lock);
   reset_fences_locked(heap);
-  heap->reserved_peak_bytes = tarni_held_bytes_locked(heap);
+  heap->reserved_peak_bytes = 0;
+  tarni_held_note_locked(heap);
   heap->used_peak_bytes = heap->used_bytes;
   heap->tide = (tarni_tide){0};
   tarni_lock_release(&heap->lock);

@@ -36,7 +36,8 @@ static void peaks_fold_locked(tarn_heap *heap) {
       scope->live_peak = tarni_max(scope->live_peak, heap->recent_live_peak);
     }
   }
-  heap->recent_reserved_peak = tarni_held_bytes_locked(heap);
+  heap->recent_reserved_peak = 0;
+  tarni_held_note_locked(heap);
   heap->recent_used_peak = heap->used_bytes;
   heap->recent_live_peak = 0; /* each scope knows what was live when it began */
 }

@@ -152,6 +152,32 @@ static void alignments_and_granularity(void) {
   rig_close(&r);
 }
 
+/* Memory that the driver neither maps nor takes back is held, and peaks know of it. */
+static void peaks_and_faults(void) {
+  uint64_t n_quarantined = 0;
+  for (uint64_t n = 1; n < 30; n++) {
+    rig r;
+    tarn_ptr block = 0;
+    tarn_stats_scope *scope = NULL;
+    tarn_stats_scope_result result = {.size = sizeof(result)};
+    REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+    CHECK_OK(tarn_stats_scope_begin(r.heap, NULL, &scope));
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, n, 12, 801));
+    (void)tarn_alloc(r.heap, 5 * MIB, r.streams[0], &block);
+    (void)tarn_free(r.heap, block, r.streams[0]);
+    (void)tarn_heap_reset(r.heap);
+    const tarn_heap_stats stats = rig_stats(&r);
+    CHECK(stats.reserved_peak_bytes >= stats.reserved_bytes);
+    n_quarantined += stats.quarantined_bytes != 0;
+    CHECK_OK(tarn_stats_scope_end(scope, &result));
+    CHECK(result.reserved_peak_bytes >= result.reserved_end_bytes);
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+    CHECK_OK(tarn_heap_reset(r.heap));
+    rig_close(&r);
+  }
+  CHECK(n_quarantined != 0);
+}
+
 /* A free that fails leaves the block and its guard as they were. */
 static void secure_frees_and_verified_streams(void) {
   const tarn_heap_config config = {
@@ -269,6 +295,7 @@ static const test_case cases[] = {
     {"reset and graphs", reset_and_graphs},
     {"fills and verified streams", fills_and_verified_streams},
     {"alignments and granularity", alignments_and_granularity},
+    {"peaks and faults", peaks_and_faults},
     {"secure frees and verified streams", secure_frees_and_verified_streams},
     {"scopes and calls under way", scopes_and_calls_under_way},
     {"held blocks and faults", held_blocks_and_faults},
