@@ -101,20 +101,22 @@ typedef struct life_thread {
   life_capture capture;
   life_graph graphs[LIFE_GRAPHS];
   life_arena arenas[LIFE_ARENAS];
+  tarn_layout *layout; /* of a capture on layout_heap, for the next one */
   tarn_budget *budget;
   tarn_stream budget_stream;
-  int budget_heap, scope_heap;
+  int budget_heap, scope_heap, layout_heap;
   tarn_stats_scope *scope;
   uint64_t n_struck, n_refused, n_done;
 } life_thread;
 
 typedef struct life {
-  uint64_t seed, total_bytes;
+  uint64_t seed, total_bytes, most_bytes; /* of the device, of a block */
   tarn_device *device;
   tarn_stream common[LIFE_COMMON];
   life_heap heaps[LIFE_HEAPS];
   int n_heaps, n_threads;
   bool has_faults, has_captures, has_legacy, has_unretired;
+  bool is_lost;         /* the device is broken: nothing is expected but that nothing crashes */
   bool has_had_buckets; /* the device may hold more than heaps do: pages and pools of its own */
   pthread_rwlock_t world;
   pthread_mutex_t mutex;

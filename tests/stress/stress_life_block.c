@@ -49,7 +49,9 @@ bool life_passed(life_thread *self, tarn_status status, int may) {
   const bool is_struck = self->life->has_faults && is_fault(status);
   const int may_also =
       self->life->has_unretired ? LIFE_STATE : 0; /* a stream is gone: it is told */
-  if (!is_expected(status, may | may_also) && !is_struck) {
+  if (self->life->is_lost) {
+    CHECK(status != TARN_CORRUPT);
+  } else if (!is_expected(status, may | may_also) && !is_struck) {
     CHECK_OK(status);
   }
   self->n_refused++;
@@ -57,6 +59,10 @@ bool life_passed(life_thread *self, tarn_status status, int may) {
 }
 
 bool life_struck(life_thread *self, tarn_status status) {
+  if (self->life->is_lost) {
+    CHECK(status != TARN_CORRUPT);
+    return false;
+  }
   if (!self->life->has_faults || !is_fault(status) || test_case_failed()) {
     CHECK_OK(status);
     return false;
@@ -214,7 +220,7 @@ void life_launch(life_thread *self, const life_block *block, tarn_stream stream,
                                          : may_look ? kernel_look
                                                     : NULL,
                                   .user = note};
-  CHECK_OK(tarn_sim_launch(l->device, &kernel, stream));
+  (void)life_passed(self, tarn_sim_launch(l->device, &kernel, stream), 0);
 }
 
 static void block_write(life_thread *self, life_block *block) {
@@ -318,7 +324,7 @@ static uint64_t pick_size(life_thread *self) {
   const uint64_t most = dice < 45   ? 4 << 10
                         : dice < 70 ? 256 << 10
                         : dice < 85 ? 2 * LIFE_MIB
-                                    : self->life->total_bytes / 12;
+                                    : self->life->most_bytes;
   return 1 + life_below(self, most);
 }
 
@@ -361,12 +367,16 @@ bool life_on_shortage(tarn_heap *heap, uint64_t bytes, void *user) {
   return false;
 }
 
-static tarn_status block_get(life_thread *self, life_block *block) {
+static uint64_t pick_alignment(life_thread *self) {
+  return life_chance(self, 15) ? (uint64_t)256 << life_below(self, 14) : 0;
+}
+
+/* An alignment of 0: not asked for. */
+static tarn_status block_get(life_thread *self, life_block *block, uint64_t alignment) {
   tarn_heap *heap = self->life->heaps[block->heap].heap;
   tarn_ptr address = 1;
   tarn_status status;
-  if (life_chance(self, 15)) {
-    const uint64_t alignment = (uint64_t)256 << life_below(self, 14);
+  if (alignment != 0) {
     status = tarn_alloc_aligned(heap, block->block.bytes, alignment, block->stream, &address);
     CHECK_EQ(address % alignment, 0);
   } else {
@@ -377,6 +387,21 @@ static tarn_status block_get(life_thread *self, life_block *block) {
   return status;
 }
 
+/* What was refused for lack of memory is there no more after a trim: all had been tried. */
+static void try_again(life_thread *self, life_block *block, uint64_t alignment) {
+  const life_heap *h = &self->life->heaps[block->heap];
+  if (self->life->n_threads != 1 || self->life->has_faults || self->life->has_unretired ||
+      self->capture.capture != NULL || h->config.on_shortage != NULL || self->life->is_lost) {
+    return;
+  }
+  CHECK_OK(tarn_heap_trim(h->heap, 0));
+  const tarn_status status = block_get(self, block, alignment);
+  if (!CHECK(status != TARN_OK)) {
+    test_note("seed %llu: a block of %llu bytes is there after a trim",
+              (unsigned long long)self->life->seed, (unsigned long long)block->block.bytes);
+  }
+}
+
 void life_allocate(life_thread *self) {
   life *l = self->life;
   life_block block = {.heap = (int)life_below(self, (uint64_t)l->n_heaps),
@@ -384,12 +409,14 @@ void life_allocate(life_thread *self) {
                       .is_exact = true,
                       .block.bytes = pick_size(self)};
   const bool is_asleep = l->heaps[block.heap].is_asleep;
-  const tarn_status status = block_get(self, &block);
+  const uint64_t alignment = pick_alignment(self);
+  const tarn_status status = block_get(self, &block, alignment);
   if (is_asleep) {
-    CHECK_STATUS(status, TARN_STATE);
+    CHECK(!life_passed(self, status, LIFE_STATE));
     return;
   }
   if (!life_passed(self, status, LIFE_SHORT | (l->has_captures ? LIFE_CAPTURE : 0))) {
+    try_again(self, &block, alignment);
     while (self->n > LIFE_LIVE / 3 && life_release(self, &self->live[self->n - 1])) {
       self->n--;
     }

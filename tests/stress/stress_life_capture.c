@@ -28,14 +28,18 @@ void life_capture_begin(life_thread *self, bool is_alone) {
   c->mode = is_alone && life_chance(self, 60) ? TARN_CAPTURE_GLOBAL
             : life_chance(self, 50)           ? TARN_CAPTURE_RELAXED
                                               : TARN_CAPTURE_THREAD_LOCAL;
-  const tarn_capture_config config = {
-      .size = sizeof(config),
-      .mode = c->mode,
-      .placement = life_chance(self, 20) ? TARN_PLACE_MONOTONE : TARN_PLACE_REUSE,
-      .holds_freed = c->holds_freed,
-      .arena = c->arena >= 0 ? self->arenas[c->arena].arena : NULL,
-      .limit_bytes = life_chance(self, 50) ? 16 * LIFE_MIB : 0,
-      .reserve_bytes = life_chance(self, 30) && c->arena < 0 ? 3 * LIFE_MIB : 0};
+  const bool is_planned = self->layout != NULL && self->layout_heap == heap;
+  const tarn_capture_config config = {.size = sizeof(config),
+                                      .mode = c->mode,
+                                      .placement = is_planned              ? TARN_PLACE_PLANNED
+                                                   : life_chance(self, 20) ? TARN_PLACE_MONOTONE
+                                                                           : TARN_PLACE_REUSE,
+                                      .layout = is_planned ? self->layout : NULL,
+                                      .holds_freed = c->holds_freed,
+                                      .arena = c->arena >= 0 ? self->arenas[c->arena].arena : NULL,
+                                      .limit_bytes = life_chance(self, 50) ? 16 * LIFE_MIB : 0,
+                                      .reserve_bytes =
+                                          life_chance(self, 30) && c->arena < 0 ? 3 * LIFE_MIB : 0};
   const tarn_status status =
       tarn_capture_begin(l->heaps[heap].heap, &config, c->origin, &c->capture);
   CHECK_EQ(c->capture != NULL, status == TARN_OK);
@@ -73,6 +77,12 @@ void life_capture_end(life_thread *self, bool is_kept) {
   CHECK(c->capture == NULL);
   l->n_global -= c->mode == TARN_CAPTURE_GLOBAL;
   l->n_per_thread -= c->origin == LIFE_PER_THREAD;
+  tarn_layout_destroy(self->layout);
+  self->layout = NULL;
+  if (graph != NULL && life_chance(self, 30)) {
+    self->layout_heap = c->heap;
+    CHECK_OK(tarn_graph_plan(graph, NULL, &self->layout));
+  }
   life_graph *place = graph_place(self);
   *place = (life_graph){.graph = graph,
                         .heap = c->heap,
@@ -219,6 +229,18 @@ static void graph_launch(life_thread *self, life_graph *graph) {
   }
 }
 
+/* Another stream to free the block on, which this one's use is named for; or this one. */
+static tarn_stream left_name(life_thread *self, const life_graph *graph, const life_block *block,
+                             tarn_stream stream) {
+  const tarn_stream other = graph_stream(self, graph);
+  return life_chance(self, 40) &&
+                 life_passed(
+                     self,
+                     tarn_use(self->life->heaps[graph->heap].heap, block->block.address, stream), 0)
+             ? other
+             : stream;
+}
+
 /* Frees a block that a capture left. */
 static bool left_free(life_thread *self, life_graph *graph) {
   life_block *block = &graph->blocks[graph->n - 1];
@@ -229,6 +251,7 @@ static bool left_free(life_thread *self, life_graph *graph) {
     life_order(self, graph->after, stream);
     if (graph_is_awake(self, graph) && life_chance(self, 40)) {
       life_launch(self, block, stream, true);
+      stream = left_name(self, graph, block, stream);
     }
   }
   tarn_status status;

@@ -46,6 +46,7 @@ static tarn_heap_config draw_heap(tarni_rng *rng, const life *l, const char *dev
   tarn_heap_config c = {.size = sizeof(c), .device = device};
   c.stealing = (tarn_stealing)tarni_rng_below(rng, 3);
   c.on_shortage = tarni_rng_below(rng, 3) == 0 ? life_on_shortage : NULL;
+  c.limit_bytes = draw_switch(rng) ? l->total_bytes / 2 : 0;
   c.is_verifying_streams = l->has_unretired || draw_switch(rng);
   if (tarni_rng_below(rng, 3) != 0) {
     c.backing = TARN_BACKING_VMM;
@@ -112,6 +113,9 @@ static bool is_any_captured(const life *l) {
 }
 
 static void check_all(life *l) {
+  if (l->is_lost) {
+    return;
+  }
   uint64_t reserved = 0;
   for (int i = 0; i < l->n_heaps; i++) {
     tarn_heap_stats s = {.size = sizeof(s)};
@@ -209,6 +213,7 @@ static void heap_destroy(life_thread *self, int heap) {
     }
   }
   const uint64_t n_live = count_live(l, heap);
+  const bool is_lost = l->is_lost;
   for (int i = 0; i < l->n_threads; i++) {
     life_thread *t = &l->threads[i];
     for (int j = t->n - 1; j >= 0; j--) {
@@ -229,7 +234,7 @@ static void heap_destroy(life_thread *self, int heap) {
   do {
     status = tarn_heap_destroy(l->heaps[heap].heap, &n);
   } while (status != TARN_OK && life_struck(self, status));
-  CHECK_EQ(n, n_live);
+  CHECK(is_lost || n == n_live);
   for (int i = 0; i < l->n_threads; i++) {
     life_thread *t = &l->threads[i];
     if (t->scope != NULL && t->scope_heap == heap) {
@@ -246,7 +251,7 @@ static void heap_replace(life_thread *self, const char *device) {
   for (int i = 0; i < l->n_threads; i++) { /* a capture may forbid what making a heap needs */
     is_free = is_free && !is_of_heap(&l->threads[i], heap) && l->threads[i].capture.capture == NULL;
   }
-  if (is_free && !l->has_faults) {
+  if (is_free && !l->has_faults && !l->is_lost) {
     heap_destroy(self, heap);
     (void)heap_create(l, heap, &self->rng, device);
   }
@@ -397,6 +402,24 @@ static void check_empty(life *l) {
   }
 }
 
+/* The device breaks, and the program goes on for a while. */
+static void break_device(life *l) {
+  CHECK_OK(tarn_sim_fail(l->device, TARN_CALL_COUNT, 1, 1, 700));
+  l->is_lost = true;
+  for (int i = 0; i < l->n_threads; i++) {
+    l->threads[i].n_steps = 60;
+    (void)run_thread(&l->threads[i]);
+  }
+  for (int i = 0; i < l->n_threads; i++) {
+    if (l->threads[i].capture.capture != NULL) {
+      life_capture_end(&l->threads[i], true);
+    }
+  }
+  for (int i = 0; i < l->n_heaps; i++) {
+    heap_destroy(&l->threads[0], i);
+  }
+}
+
 static void finish(life *l) {
   CHECK_OK(tarn_sim_fail(l->device, TARN_CALL_COUNT, 0, 0, 0));
   l->has_faults = false;
@@ -453,8 +476,11 @@ static bool life_open(life *l, tarni_rng *rng) {
   static uint64_t n_opened;
   const int mib = megabytes[tarni_rng_below(rng, 4)];
   l->total_bytes = (uint64_t)mib << 20;
-  (void)snprintf(device_name, sizeof(device_name), "sim:%dM,seed=%" PRIu64 ",order=%s,id=%" PRIu64,
-                 mib, l->seed, orders[tarni_rng_below(rng, 4)], ++n_opened);
+  l->most_bytes = l->total_bytes / (3 + tarni_rng_below(rng, 14));
+  (void)snprintf(device_name, sizeof(device_name),
+                 "sim:%dM,seed=%" PRIu64 ",order=%s,granularity=%s,id=%" PRIu64, mib, l->seed,
+                 orders[tarni_rng_below(rng, 4)], tarni_rng_below(rng, 4) == 0 ? "256K" : "2M",
+                 ++n_opened);
   if (!CHECK_OK(tarn_device_open(device_name, &l->device)) ||
       !CHECK_OK(tarn_sim_set_on_finding(l->device, note_finding, l))) {
     return false;
@@ -472,11 +498,12 @@ static bool life_open(life *l, tarni_rng *rng) {
 
 static void life_close(life *l) {
   for (int i = 0; i < LIFE_COMMON; i++) {
-    CHECK_OK(tarn_stream_destroy(l->device, l->common[i]));
+    CHECK(tarn_stream_destroy(l->device, l->common[i]) == TARN_OK || l->is_lost);
   }
   for (int i = 0; i < l->n_threads; i++) {
+    tarn_layout_destroy(l->threads[i].layout);
     for (int j = 0; j < LIFE_OWN; j++) {
-      CHECK_OK(tarn_stream_destroy(l->device, l->threads[i].own[j]));
+      CHECK(tarn_stream_destroy(l->device, l->threads[i].own[j]) == TARN_OK || l->is_lost);
     }
   }
   tarn_device_close(l->device);
@@ -533,7 +560,11 @@ static void run_program(uint64_t seed, bool is_alone) {
   if (life_open(&l, &rng)) {
     run_threads(&l);
     if (!test_case_failed()) {
-      finish(&l);
+      if (seed % 8 == 3) {
+        break_device(&l);
+      } else {
+        finish(&l);
+      }
       life_close(&l);
     }
   }
