@@ -285,8 +285,12 @@ tarn_status tarni_bucket_obtain(tarn_heap *heap, const tarni_bucket_need *need, 
     promise_end_locked(&at);
     tarni_lock_release(&heap->lock);
     tarni_lock_release(&heap->grow);
-    if (!is_short(status) || heap->config.on_shortage == NULL ||
-        !heap->config.on_shortage(heap, need->size, heap->config.on_shortage_user)) {
+    if (!is_short(status)) {
+      break;
+    }
+    if (!tarni_captures_finish(heap) &&
+        (heap->config.on_shortage == NULL ||
+         !heap->config.on_shortage(heap, need->size, heap->config.on_shortage_user))) {
       break;
     }
   }

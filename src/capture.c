@@ -466,11 +466,28 @@ static bool has_parked(const tarn_heap *heap) {
   return has;
 }
 
-void tarni_captures_finish(tarn_heap *heap) {
+/* How many captures, graphs and arenas are there that nobody has any more. */
+static uint64_t count_parked(const tarn_heap *heap) {
+  uint64_t n = 0;
+  for (const tarn_capture *capture = heap->captures_over; capture != NULL;
+       capture = capture->next) {
+    n++;
+  }
+  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
+    n += graph->is_gone;
+  }
+  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    n += !tarni_arena_is_needed(arena);
+  }
+  return n;
+}
+
+bool tarni_captures_finish(tarn_heap *heap) {
   if (atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) == 0) {
-    return;
+    return false;
   }
   tarni_lock_acquire(&heap->capture);
+  const uint64_t n_before = count_parked(heap);
   tarni_captures_reap_held(heap);
   unsure_finish_held(heap);
   tarni_captures_reap_held(heap);
@@ -481,7 +498,9 @@ void tarni_captures_finish(tarn_heap *heap) {
     tarni_lock_release(&heap->grow);
     tarni_captures_reap_held(heap);
   }
+  const bool is_any_back = count_parked(heap) < n_before;
   tarni_lock_release(&heap->capture);
+  return is_any_back;
 }
 
 static tarn_status capture_given(tarn_capture **capture, const char *operation) {

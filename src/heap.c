@@ -374,7 +374,7 @@ tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_trim"));
   TARNI_PAYS(&heap->calls);
   tarni_budgets_reap(heap);
-  tarni_captures_finish(heap);
+  (void)tarni_captures_finish(heap);
   return tarni_heap_trim(heap, keep_bytes);
 }
 

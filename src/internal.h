@@ -646,7 +646,8 @@ void tarni_captures_free(tarn_heap *heap);
 /* Gives back what waited for work that is complete by now. */
 void tarni_captures_reap_held(tarn_heap *heap);
 void tarni_captures_reap(tarn_heap *heap);   /* the same; one load where there are no arenas */
-void tarni_captures_finish(tarn_heap *heap); /* the same, and waits for that work */
+/* The same, and waits for that work. Whether anything came back. */
+bool tarni_captures_finish(tarn_heap *heap);
 /* The heap goes. is_lost: so does the device, and what is the host's goes whatever the driver says.
  */
 tarn_status tarni_graphs_close(tarn_heap *heap, bool is_lost);

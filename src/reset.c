@@ -77,7 +77,7 @@ tarn_status tarn_heap_reset(tarn_heap *heap) {
   TARNI_PAYS(&heap->calls);
   tarni_budgets_reap(heap);
   TARN_TRY(live_refuse(heap));
-  tarni_captures_finish(heap);
+  (void)tarni_captures_finish(heap);
   TARN_TRY(reset_once(heap));
   if (atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) == 0) {
     return TARN_OK;

@@ -454,8 +454,12 @@ tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tar
     tarni_lock_acquire(&heap->grow);
     status = climb(&at);
     tarni_lock_release(&heap->grow);
-    if (!is_shortage(status) || heap->config.on_shortage == NULL ||
-        !heap->config.on_shortage(heap, block_bytes(need), heap->config.on_shortage_user)) {
+    if (!is_shortage(status)) {
+      break;
+    }
+    if (!tarni_captures_finish(heap) &&
+        (heap->config.on_shortage == NULL ||
+         !heap->config.on_shortage(heap, block_bytes(need), heap->config.on_shortage_user))) {
       break;
     }
   }

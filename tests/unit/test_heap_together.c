@@ -178,6 +178,27 @@ static void peaks_and_faults(void) {
   CHECK(n_quarantined != 0);
 }
 
+/* An allocation waits for the memory of graphs that were destroyed while they run. */
+static void shortage_and_graphs(void) {
+  static const tarn_rounding roundings[] = {TARN_ROUNDING_CLASSES, TARN_ROUNDING_EXACT};
+  for (int i = 0; i < 2; i++) {
+    const tarn_heap_config config = {.size = sizeof(config), .rounding = roundings[i]};
+    rig r;
+    rig_block block;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 2));
+    tarn_capture *capture = rig_capture_begin(&r, NULL);
+    CHECK_OK(rig_capture_alloc(&r, 40 * MIB, r.streams[0], &block));
+    CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+    tarn_graph *graph = rig_capture_end(capture);
+    CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
+    CHECK_OK(tarn_graph_destroy(graph));
+    CHECK_OK(rig_alloc(&r, 40 * MIB, r.streams[1], &block));
+    CHECK_OK(rig_free(&r, &block, r.streams[1]));
+    CHECK(rig_is_sound(&r));
+    rig_close(&r);
+  }
+}
+
 /* A free that fails leaves the block and its guard as they were. */
 static void secure_frees_and_verified_streams(void) {
   const tarn_heap_config config = {
@@ -296,6 +317,7 @@ static const test_case cases[] = {
     {"fills and verified streams", fills_and_verified_streams},
     {"alignments and granularity", alignments_and_granularity},
     {"peaks and faults", peaks_and_faults},
+    {"shortage and graphs", shortage_and_graphs},
     {"secure frees and verified streams", secure_frees_and_verified_streams},
     {"scopes and calls under way", scopes_and_calls_under_way},
     {"held blocks and faults", held_blocks_and_faults},
