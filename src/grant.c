@@ -472,6 +472,9 @@ tarn_status tarni_grants_give_back(tarn_heap *heap) {
     TARN_TRY(return_parts(heap, &buckets->grants[index]));
   }
   TARNI_RELAXED(heap->port);
+  if (buckets->stream != NULL) { /* the device has memory of a pool again when its free is done */
+    TARN_TRY(tarni_port_stream_sync(heap->port, buckets->stream));
+  }
   if (buckets->pool != NULL) {
     TARN_TRY(tarni_port_pool_destroy(heap->port, buckets->pool));
     buckets->pool = NULL;

@@ -199,6 +199,26 @@ static void shortage_and_graphs(void) {
   }
 }
 
+/* What a heap had of a pool is the device's again when the heap is destroyed. */
+static void pools_and_destruction(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .backing = TARN_BACKING_POOL};
+  for (int is_live = 0; is_live < 2; is_live++) {
+    rig r;
+    rig_block block;
+    uint64_t n_live = 0;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 1));
+    CHECK_OK(rig_alloc(&r, 40 * MIB, r.streams[0], &block));
+    if (!is_live) {
+      CHECK_OK(rig_free(&r, &block, r.streams[0]));
+    }
+    CHECK_OK(tarn_heap_destroy(r.heap, &n_live));
+    CHECK_EQ(n_live, is_live);
+    CHECK_EQ(rig_state(&r).created_bytes, 0);
+    r.heap = NULL;
+    rig_close(&r);
+  }
+}
+
 /* A free that fails leaves the block and its guard as they were. */
 static void secure_frees_and_verified_streams(void) {
   const tarn_heap_config config = {
@@ -318,6 +338,7 @@ static const test_case cases[] = {
     {"alignments and granularity", alignments_and_granularity},
     {"peaks and faults", peaks_and_faults},
     {"shortage and graphs", shortage_and_graphs},
+    {"pools and destruction", pools_and_destruction},
     {"secure frees and verified streams", secure_frees_and_verified_streams},
     {"scopes and calls under way", scopes_and_calls_under_way},
     {"held blocks and faults", held_blocks_and_faults},
