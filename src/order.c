@@ -432,36 +432,38 @@ static uint64_t await_bytes(const tarn_heap *heap) {
   return heap->is_fixed ? TARNI_GRANULE : heap->unit;
 }
 
-/* One that could not be given back, which is out of use meanwhile; 0: there is none. */
-static tarn_ptr unreturned_take(tarn_heap *heap) {
-  tarn_ptr found = 0;
+/* One that could not be given back, which is out of use meanwhile; address 0: there is none. */
+static tarni_unreturned unreturned_take(tarn_heap *heap) {
+  tarni_unreturned found = {0};
   tarni_lock_acquire(&heap->lock);
-  for (int i = 0; i < TARNI_UNRETURNED && found == 0; i++) {
+  for (int i = 0; i < TARNI_UNRETURNED && found.address == 0; i++) {
     found = heap->unreturned[i];
-    heap->unreturned[i] = 0;
+    heap->unreturned[i] = (tarni_unreturned){0};
   }
-  heap->unreturned_bytes -= found != 0 ? await_bytes(heap) : 0;
+  heap->unreturned_bytes -= found.address != 0 && !found.is_pinned ? await_bytes(heap) : 0;
   tarni_lock_release(&heap->lock);
   return found;
 }
 
-static void unreturned_put(tarn_heap *heap, tarn_ptr plain) {
+static void unreturned_put(tarn_heap *heap, tarni_unreturned taken) {
   int i = 0;
   tarni_lock_acquire(&heap->lock);
-  while (heap->unreturned[i] != 0) {
+  while (heap->unreturned[i].address != 0) {
     i++;
     tarn_assert(i < TARNI_UNRETURNED && "as many as can wait at a time");
   }
-  heap->unreturned[i] = plain;
-  heap->unreturned_bytes += await_bytes(heap);
+  heap->unreturned[i] = taken;
+  heap->unreturned_bytes += taken.is_pinned ? 0 : await_bytes(heap);
   tarni_held_note_locked(heap);
   tarni_lock_release(&heap->lock);
 }
 
-static tarn_status await_return(tarn_heap *heap, tarn_ptr plain) {
-  const tarn_status status = tarni_port_plain_free(heap->port, plain);
+static tarn_status await_return(tarn_heap *heap, tarni_unreturned taken) {
+  const tarn_status status =
+      taken.is_pinned ? tarni_port_host_free(heap->port, (void *)(uintptr_t)taken.address)
+                      : tarni_port_plain_free(heap->port, taken.address);
   if (status != TARN_OK) {
-    unreturned_put(heap, plain);
+    unreturned_put(heap, taken);
   }
   return status;
 }
@@ -473,27 +475,34 @@ static tarn_status await_refuse(const tarn_heap *heap) {
 }
 
 tarn_status tarni_unreturned_reap(tarn_heap *heap) {
-  for (tarn_ptr plain = unreturned_take(heap); plain != 0; plain = unreturned_take(heap)) {
+  for (tarni_unreturned taken = unreturned_take(heap); taken.address != 0;
+       taken = unreturned_take(heap)) {
     if (tarni_capture_forbids()) {
-      unreturned_put(heap, plain);
+      unreturned_put(heap, taken);
       return await_refuse(heap);
     }
     TARNI_RELAXED(heap->port);
-    TARN_TRY(await_return(heap, plain));
+    TARN_TRY(await_return(heap, taken));
   }
   return TARN_OK;
 }
 
-/* Plain memory is given back only when all work of the device is complete. */
+/* Plain memory is given back only when all work of the device is complete; so is pinned memory,
+ * which takes longer, but is there where the device is full. */
 tarn_status tarni_device_await(tarn_heap *heap) {
   if (tarni_capture_forbids()) {
     return await_refuse(heap);
   }
   TARN_TRY(tarni_unreturned_reap(heap));
   TARNI_RELAXED(heap->port);
-  tarn_ptr plain;
-  TARN_TRY(tarni_port_plain_alloc(heap->port, await_bytes(heap), &plain));
-  return await_return(heap, plain);
+  tarni_unreturned taken = {0};
+  tarn_status status = tarni_port_plain_alloc(heap->port, await_bytes(heap), &taken.address);
+  if (status == TARN_DEVICE_MEMORY && !heap->is_fixed) {
+    void *page;
+    status = tarni_port_host_alloc(heap->port, TARNI_GRANULE, 0, &page);
+    taken = (tarni_unreturned){.address = (uintptr_t)page, .is_pinned = true};
+  }
+  return status == TARN_OK ? await_return(heap, taken) : status;
 }
 
 /* ---- All lanes ---- */

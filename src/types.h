@@ -356,6 +356,12 @@ typedef struct tarni_zone {
   tarni_index *trees;  /* roots: void, then one a lane, the last for orders of several lanes */
 } tarni_zone;
 
+/* What was taken to wait for the device, and could not be given back. */
+typedef struct tarni_unreturned {
+  tarn_ptr address; /* 0: none */
+  bool is_pinned;   /* memory of the host, else of the device */
+} tarni_unreturned;
+
 struct tarn_heap {
   /* immutable after create: */
   tarni_port *port;
@@ -399,10 +405,10 @@ struct tarn_heap {
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;
   uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes;
-  uint64_t quarantined_bytes;            /* of unfinished growths; part of reserved_bytes */
-  uint64_t unreturned_bytes;             /* not part of them */
-  tarn_ptr unreturned[TARNI_UNRETURNED]; /* taken to wait for the device (order.c) */
-  uint64_t used_bytes, used_peak_bytes;  /* in slabs */
+  uint64_t quarantined_bytes;                    /* of unfinished growths; part of reserved_bytes */
+  uint64_t unreturned_bytes;                     /* not part of them */
+  tarni_unreturned unreturned[TARNI_UNRETURNED]; /* taken to wait for the device (order.c) */
+  uint64_t used_bytes, used_peak_bytes;          /* in slabs */
   tarni_tide tide;
   /* peaks since a scope of statistics last began or ended (scope_stats.c): */
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;
@@ -412,7 +418,7 @@ struct tarn_heap {
   uint64_t captured_bytes; /* physical memory of arenas; not part of reserved_bytes */
   tarni_counts gone;       /* what caches have counted that are gone */
   tarn_stats_scope *scopes;
-  uint32_t n_exact;    /* of them, those that want the exact peak of live bytes */
+  uint32_t n_exact; /* of them, those that want the exact peak of live bytes */
   /* lock DRIVER: */
   tarni_lock grow;
   struct tarni_nap *nap; /* of a heap that has ever slept (sleep.c) */

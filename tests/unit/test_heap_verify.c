@@ -123,6 +123,33 @@ static void driver_allocations(void) {
   no_proof_by_a_namesake(&config);
 }
 
+/* What a stream had that is gone can also be waited for, and given back, where the device is full. */
+static void full_device(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
+  for (int is_reset = 0; is_reset < 2; is_reset++) {
+    rig r;
+    rig_block freed, kept;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 2));
+    CHECK_OK(rig_alloc(&r, 32 * MIB, r.streams[0], &freed));
+    CHECK_OK(rig_alloc(&r, 32 * MIB, r.streams[1], &kept));
+    CHECK_OK(rig_free(&r, &freed, r.streams[0]));
+    CHECK_OK(tarn_stream_destroy(r.device, r.streams[0]));
+    r.streams[0] = NULL;
+    if (is_reset) {
+      CHECK_OK(rig_free(&r, &kept, r.streams[1]));
+      CHECK_OK(tarn_heap_reset(r.heap));
+      CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+    }
+    uint64_t n_live = 0;
+    CHECK_OK(tarn_heap_destroy(r.heap, &n_live));
+    CHECK_EQ(n_live, !is_reset);
+    r.heap = NULL;
+    CHECK_EQ(rig_state(&r).created_bytes, 0);
+    r.n_findings = 0; /* of the stream that is gone */
+    rig_close(&r);
+  }
+}
+
 /* A handle that means no stream at all is the driver's error, and nothing is lost. */
 static void handle_of_nothing(void) {
   const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
@@ -173,6 +200,7 @@ static void what_is_asked(void) {
 static const test_case cases[] = {
     {"a handle that came again", chunks},
     {"the same with driver allocations", driver_allocations},
+    {"a full device", full_device},
     {"a handle of nothing", handle_of_nothing},
     {"what is asked", what_is_asked},
 };
