@@ -120,6 +120,16 @@ static tarni_deferred *deferred_for(tarn_capture *capture, tarn_stream stream) {
   return made;
 }
 
+/* Whether a graph is to hold what is freed in its capture: it would use a block that nobody holds,
+ * were that taken for an ordinary free. */
+static bool is_any_holding(const tarn_heap *heap) {
+  bool is = false;
+  for (const tarn_capture *capture = heap->captures; capture != NULL; capture = capture->next) {
+    is = is || capture->config.holds_freed;
+  }
+  return is;
+}
+
 tarn_status tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream,
                                 bool *is_deferred) {
   tarn_capture *capture;
@@ -132,9 +142,10 @@ tarn_status tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream st
     *is_deferred = tarni_deferred_add_locked(heap, deferred, offset);
     tarni_lock_release(&heap->lock);
   }
+  const bool is_known = status == TARN_OK || status == TARN_INVALID || status == TARN_DEVICE_LOST;
+  const bool may_pass = is_known || !is_any_holding(heap);
   tarni_lock_release(&heap->capture);
-  const bool is_gone = status == TARN_INVALID || status == TARN_DEVICE_LOST;
-  return is_gone ? TARN_OK : status; /* else the graph might use a block that nobody holds */
+  return may_pass ? TARN_OK : status;
 }
 
 static tarn_status arena_refuse(const tarn_arena *arena, uint64_t offset, const char *operation) {
