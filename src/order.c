@@ -487,6 +487,18 @@ tarn_status tarni_unreturned_reap(tarn_heap *heap) {
   return TARN_OK;
 }
 
+/* Pinned memory to wait with, where the device has none; without, its own error stands. */
+static tarn_status await_pinned(tarn_heap *heap, tarni_unreturned *taken) {
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  void *page;
+  if (tarni_port_host_alloc(heap->port, TARNI_GRANULE, 0, &page) != TARN_OK) {
+    return tarni_fail_again(&error);
+  }
+  *taken = (tarni_unreturned){.address = (uintptr_t)page, .is_pinned = true};
+  return TARN_OK;
+}
+
 /* Plain memory is given back only when all work of the device is complete; so is pinned memory,
  * which takes longer, but is there where the device is full. */
 tarn_status tarni_device_await(tarn_heap *heap) {
@@ -498,9 +510,7 @@ tarn_status tarni_device_await(tarn_heap *heap) {
   tarni_unreturned taken = {0};
   tarn_status status = tarni_port_plain_alloc(heap->port, await_bytes(heap), &taken.address);
   if (status == TARN_DEVICE_MEMORY && !heap->is_fixed) {
-    void *page;
-    status = tarni_port_host_alloc(heap->port, TARNI_GRANULE, 0, &page);
-    taken = (tarni_unreturned){.address = (uintptr_t)page, .is_pinned = true};
+    status = await_pinned(heap, &taken);
   }
   return status == TARN_OK ? await_return(heap, taken) : status;
 }
