@@ -63,8 +63,12 @@ static tarn_status sleep_check(const tarn_heap *heap, tarn_sleep_content content
   return TARN_OK;
 }
 
-/* A stream that is being captured cannot be waited for. */
-static tarn_status captures_refuse(tarn_heap *heap) {
+/* A stream that is being captured cannot be waited for, and a capture may keep the default stream,
+ * on which content is saved and filled. */
+static tarn_status captures_refuse(tarn_heap *heap, tarn_sleep_content content) {
+  if (content == TARN_SLEEP_SAVE || heap->care.is_secure) {
+    TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
+  }
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     tarni_lock_acquire(&heap->lock);
     const tarni_lane lane = heap->lanes[i];
@@ -176,6 +180,7 @@ static uint64_t pieces_run(tarn_heap *heap, const tarni_nap *nap, uint64_t first
 /* Waits for the copies that may be under way. */
 static tarn_status copies_await(tarn_heap *heap, tarni_nap *nap) {
   if (nap->is_copying) {
+    TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
     TARNI_RELAXED(heap->port);
     TARN_TRY(tarni_port_stream_sync(heap->port, TARNI_STREAM_LEGACY));
     nap->is_copying = false;
@@ -222,12 +227,23 @@ static tarn_status pieces_save(tarn_heap *heap, tarni_nap *nap) {
   return TARN_OK;
 }
 
-/* A secure heap leaves no content behind. */
-static tarn_status scrub(tarn_heap *heap, tarni_nap *nap) {
+/* A secure heap leaves no content behind, and guards are new when content was dropped: filled on
+ * the default stream; where that may not be used nothing happens. */
+static tarn_status each_fill(tarn_heap *heap, tarni_nap *nap, tarn_status (*fill)(tarn_heap *)) {
+  TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
   nap->is_copying = true;
-  TARN_TRY(tarni_debug_scrub_grow(heap));
+  TARN_TRY(fill(heap));
   nap->is_copying = false;
   return TARN_OK;
+}
+
+static tarn_status scrub(tarn_heap *heap, tarni_nap *nap) {
+  return heap->care.is_secure ? each_fill(heap, nap, tarni_debug_scrub_grow) : TARN_OK;
+}
+
+static tarn_status dress(tarn_heap *heap, tarni_nap *nap) {
+  const bool is_needed = heap->care.is_secure || heap->care.guard_bytes != 0;
+  return is_needed ? each_fill(heap, nap, tarni_debug_dress_grow) : TARN_OK;
 }
 
 /* What was saved is no longer needed. May be called again where it fails. */
@@ -401,9 +417,7 @@ static tarn_status wake_grow(tarn_heap *heap, tarni_nap *nap) {
   if (nap->is_saved) {
     TARN_TRY(pieces_copy(heap, nap, false));
   } else if (nap->content == TARN_SLEEP_DROP) {
-    nap->is_copying = true;
-    TARN_TRY(tarni_debug_dress_grow(heap));
-    nap->is_copying = false;
+    TARN_TRY(dress(heap, nap));
   }
   set_asleep(heap, false);
   nap->is_saved = false;
@@ -517,7 +531,7 @@ static tarn_status sleep_undo_grow(tarn_heap *heap) {
 
 static tarn_status sleep_grow(tarn_heap *heap, tarn_sleep_content content) {
   TARN_TRY(tarni_sleep_refuse(heap, "tarn_heap_sleep"));
-  TARN_TRY(captures_refuse(heap));
+  TARN_TRY(captures_refuse(heap, content));
   tarni_debug_drain_grow(heap);
   set_asleep(heap, true);
   const tarn_status status = sleep_prepare_grow(heap, content);

@@ -219,6 +219,39 @@ static void pools_and_destruction(void) {
   }
 }
 
+/* A heap that fills its blocks does not sleep while a capture on another heap keeps the default
+ * stream: the capture is not broken, and the heap is awake. */
+static void sleep_and_captures_of_others(void) {
+  const tarn_heap_config configs[] = {{.size = sizeof(configs[0]), .is_secure = true},
+                                      {.size = sizeof(configs[0]), .guard_bytes = 64},
+                                      {.size = sizeof(configs[0]), .stack_depth = 2}};
+  for (int i = 0; i < 6; i++) {
+    const tarn_heap_config other_config = {.size = sizeof(other_config), .device = "sim:64M"};
+    const bool is_dropping = i % 2 != 0;
+    rig r;
+    rig_block block;
+    tarn_heap *other = NULL;
+    tarn_capture *capture = NULL;
+    tarn_graph *graph = NULL;
+    REQUIRE(rig_open(&r, "sim:64M", &configs[i / 2], 1));
+    REQUIRE_OK(tarn_heap_create(&other_config, &other));
+    CHECK_OK(rig_alloc(&r, 5000, r.streams[0], &block));
+    const tarn_capture_config relaxed = {.size = sizeof(relaxed), .mode = TARN_CAPTURE_RELAXED};
+    CHECK_OK(tarn_capture_begin(other, &relaxed, PER_THREAD, &capture));
+    const tarn_status status =
+        tarn_heap_sleep(r.heap, is_dropping ? TARN_SLEEP_DROP : TARN_SLEEP_SAVE);
+    const bool may_sleep = is_dropping && !configs[i / 2].is_secure;
+    CHECK_STATUS(status, may_sleep ? TARN_OK : TARN_CAPTURE);
+    CHECK_EQ(rig_stats(&r).is_asleep, may_sleep);
+    CHECK_OK(tarn_capture_end(&capture, &graph));
+    CHECK_OK(tarn_graph_destroy(graph));
+    CHECK_STATUS(tarn_heap_wake(r.heap), may_sleep ? TARN_OK : TARN_STATE);
+    CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+    CHECK_OK(tarn_heap_destroy(other, NULL));
+    rig_close(&r);
+  }
+}
+
 /* A free that fails leaves the block and its guard as they were. */
 static void secure_frees_and_verified_streams(void) {
   const tarn_heap_config config = {
@@ -339,6 +372,7 @@ static const test_case cases[] = {
     {"peaks and faults", peaks_and_faults},
     {"shortage and graphs", shortage_and_graphs},
     {"pools and destruction", pools_and_destruction},
+    {"sleep and captures of others", sleep_and_captures_of_others},
     {"secure frees and verified streams", secure_frees_and_verified_streams},
     {"scopes and calls under way", scopes_and_calls_under_way},
     {"held blocks and faults", held_blocks_and_faults},
