@@ -519,8 +519,8 @@ tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
                               tarn_stream stream, tarn_ptr *block);
 /* pre: a live block begins at the offset; of a heap with buckets, any address. */
 tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream stream);
-/* The same where this thread has just used the stream: asks nobody what the handle means, and cannot
- * fail then, so that what was done before it need not be undone. pre: no buckets. */
+/* The same where this thread has just used the stream: asks nobody what the handle means, and
+ * cannot fail then, so that what was done before it need not be undone. pre: no buckets. */
 tarn_status tarni_free_known(tarn_heap *heap, uint64_t offset, tarn_stream stream);
 
 /* ---- watch.c: heaps that look at every call ---- */
@@ -645,7 +645,7 @@ tarn_status tarni_captures_close_held(tarn_heap *heap);
 void tarni_captures_free(tarn_heap *heap);
 /* Gives back what waited for work that is complete by now. */
 void tarni_captures_reap_held(tarn_heap *heap);
-void tarni_captures_reap(tarn_heap *heap);   /* the same; one load where there are no arenas */
+void tarni_captures_reap(tarn_heap *heap); /* the same; one load where there are no arenas */
 /* The same, and waits for that work. Whether anything came back. */
 bool tarni_captures_finish(tarn_heap *heap);
 /* The heap goes. is_lost: so does the device, and what is the host's goes whatever the driver says.

@@ -123,7 +123,8 @@ static void driver_allocations(void) {
   no_proof_by_a_namesake(&config);
 }
 
-/* What a stream had that is gone can also be waited for, and given back, where the device is full. */
+/* What a stream had that is gone can also be waited for, and given back, where the device is full.
+ */
 static void full_device(void) {
   const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
   for (int is_reset = 0; is_reset < 2; is_reset++) {
@@ -198,10 +199,8 @@ static void what_is_asked(void) {
 }
 
 static const test_case cases[] = {
-    {"a handle that came again", chunks},
-    {"the same with driver allocations", driver_allocations},
-    {"a full device", full_device},
-    {"a handle of nothing", handle_of_nothing},
+    {"a handle that came again", chunks}, {"the same with driver allocations", driver_allocations},
+    {"a full device", full_device},       {"a handle of nothing", handle_of_nothing},
     {"what is asked", what_is_asked},
 };
 
