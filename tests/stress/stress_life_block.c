@@ -196,7 +196,8 @@ static void kernel_look(void *user) {
 void life_launch(life_thread *self, const life_block *block, tarn_stream stream, bool is_write) {
   life *l = self->life;
   life_note *note = calloc(1, sizeof(*note));
-  if (!CHECK(note != NULL)) {
+  if (note == NULL) {
+    CHECK(note != NULL);
     return;
   }
   *note = (life_note){.seed = l->seed,
@@ -261,9 +262,12 @@ void life_forget(life_thread *self, int at) {
 }
 
 /* Whether a free may have to wait for the end of a capture: where something is to be done on the
- * default stream, or by a stream that waits for a captured one. */
-static bool may_be_kept(const life *l, const life_block *block) {
+ * default stream, or by a stream that waits for a captured one; or where a fault has struck the
+ * question whether the stream is captured. */
+static bool may_be_kept(const life_thread *self, const life_block *block) {
+  const life *l = self->life;
   return (block->stream == NULL && l->n_per_thread != 0) ||
+         (l->has_faults && life_is_captured(self, block->stream)) ||
          (l->has_captures && life_has_care(&l->heaps[block->heap].config));
 }
 
@@ -288,7 +292,7 @@ bool life_release(life_thread *self, life_block *block) {
     if (status != TARN_OK) {
       life_own_again(l, block);
     }
-    if (status == TARN_CAPTURE && may_be_kept(l, block)) {
+    if (status == TARN_CAPTURE && may_be_kept(self, block)) {
       return false;
     }
   } while (status != TARN_OK && life_struck(self, status));
