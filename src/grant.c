@@ -269,14 +269,17 @@ tarn_status tarni_grant_make_grow(tarn_heap *heap, uint64_t bytes, tarni_index l
   tarni_lock_acquire(&heap->lock);
   const tarni_index index = grant_take_locked(buckets);
   const tarn_stream stream = heap->lanes[lane].stream;
-  heap->planned_bytes -= index == 0 ? bytes : 0;
+  tarni_grant *grant = &buckets->grants[index];
+  if (index != 0) { /* who looks through all grants sees it from here on */
+    *grant = (tarni_grant){.bytes = bytes, .state = TARNI_GRANT_BUSY};
+  } else {
+    heap->planned_bytes -= bytes;
+  }
   tarni_lock_release(&heap->lock);
   if (index == 0) {
     return tarni_fail(TARN_LIMIT, "tarn_alloc", NULL, "Free blocks, or use backing vmm.",
                       "the heap has %u allocations of the driver already", buckets->max_grants - 1);
   }
-  tarni_grant *grant = &buckets->grants[index];
-  *grant = (tarni_grant){.bytes = bytes, .state = TARNI_GRANT_BUSY};
   const tarn_status status = make_parts(heap, grant, stream);
   tarn_error error = {.size = sizeof(error)}; /* the first one, whatever fails after it */
   bool is_undone = false;
