@@ -529,8 +529,13 @@ void life_budget_end(life_thread *self) {
   self->budget = NULL;
 }
 
+/* Not with faults: what a budget that could not be made cannot give back either, after two tries,
+ * stays live. */
 static void budget_step(life_thread *self) {
   life *l = self->life;
+  if (l->has_faults) {
+    return;
+  }
   if (self->budget == NULL) {
     uint64_t sizes[4];
     const size_t n = 1 + life_below(self, 4);
