@@ -379,7 +379,10 @@ tarn_status tarn_budget_destroy(tarn_budget *budget) {
     return TARN_OK;
   }
   TARN_TRY(budget_given(budget, "tarn_budget_destroy"));
-  TARN_TRY(budget_empty(budget));
+  const tarn_status status = budget_empty(budget);
+  if (status != TARN_OK && status != TARN_DEVICE_LOST) {
+    return status;
+  }
   budget_free(budget);
   return TARN_OK;
 }

@@ -46,7 +46,8 @@ TARN_API tarn_status tarn_budget_alloc(tarn_budget *budget, uint64_t bytes, tarn
 TARN_API tarn_status tarn_budget_get_info(tarn_budget *budget, tarn_budget_info *info);
 
 /* Gives back what was not drawn. NULL is ignored. When it fails the budget is still there, with
- * what could not be given back, to be destroyed again. */
+ * what could not be given back, to be destroyed again; on a lost device it goes, with TARN_OK, and
+ * its blocks stay the heap's to bury. */
 TARN_API tarn_status tarn_budget_destroy(tarn_budget *budget);
 
 #ifdef __cplusplus

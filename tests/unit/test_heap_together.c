@@ -4,6 +4,7 @@
  * found, each as small as it can be. */
 #include "support/rig.h"
 #include "support/test.h"
+#include "tarn/budget.h"
 #include "tarn/capture.h"
 
 #define PER_THREAD ((tarn_stream)2)
@@ -252,6 +253,22 @@ static void sleep_and_captures_of_others(void) {
   }
 }
 
+/* A budget goes on a lost device, as scopes and heaps do. */
+static void budgets_and_lost_devices(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
+  const uint64_t sizes[] = {5000, 3 * MIB};
+  tarn_budget *budget = NULL;
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  CHECK_OK(tarn_budget_create(r.heap, sizes, 2, r.streams[0], NULL, &budget));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 1, 1, 700));
+  CHECK_OK(tarn_budget_destroy(budget));
+  CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+  (void)tarn_stream_destroy(r.device, r.streams[0]);
+  tarn_device_close(r.device);
+  CHECK_EQ(r.n_findings, 0);
+}
+
 /* A free that fails leaves the block and its guard as they were. */
 static void secure_frees_and_verified_streams(void) {
   const tarn_heap_config config = {
@@ -373,6 +390,7 @@ static const test_case cases[] = {
     {"shortage and graphs", shortage_and_graphs},
     {"pools and destruction", pools_and_destruction},
     {"sleep and captures of others", sleep_and_captures_of_others},
+    {"budgets and lost devices", budgets_and_lost_devices},
     {"secure frees and verified streams", secure_frees_and_verified_streams},
     {"scopes and calls under way", scopes_and_calls_under_way},
     {"held blocks and faults", held_blocks_and_faults},
