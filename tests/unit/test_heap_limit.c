@@ -291,8 +291,9 @@ static void callback_that_refuses(void) {
   rig_close(&r);
 }
 
-/* A stream that is gone keeps what it freed, and on a full device nothing can be waited for: that
- * is a shortage like any other, so the owner is asked; and told of the stream where that is all. */
+/* A stream that is gone keeps what it freed, and on a full device nothing can be waited for where
+ * pinned memory is short, too: that is a shortage like any other, so the owner is asked; and told
+ * of the stream where that is all. */
 static void callback_beside_a_lost_stream(void) {
   static const tarn_backing backings[] = {TARN_BACKING_VMM, TARN_BACKING_PLAIN};
   for (int i = 0; i < 4 && !test_case_failed(); i++) {
@@ -310,6 +311,7 @@ static void callback_beside_a_lost_stream(void) {
     CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &h.blocks[h.n_blocks++]));
     CHECK_OK(rig_free(&r, &block, stream));
     CHECK_OK(tarn_stream_destroy(r.device, stream));
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_HOST_ALLOC, 1, 0, 0));
     if (h.n_yes == 0) {
       CHECK_STATUS(rig_alloc(&r, 8 * MIB, r.streams[0], &next), TARN_STATE);
       CHECK_HAS(tarn_last_message(), "is gone or broken");
@@ -320,6 +322,7 @@ static void callback_beside_a_lost_stream(void) {
     }
     CHECK_EQ(h.n_calls, 1);
     CHECK_EQ(h.bytes, 8 * MIB);
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
     CHECK(rig_is_sound(&r));
     CHECK_OK(tarn_heap_trim(r.heap, 0)); /* so that there is room to wait for all */
     CHECK_OK(tarn_heap_destroy(r.heap, NULL));
