@@ -154,12 +154,12 @@ static tarn_status small_alloc(tarn_heap *heap, tarni_cache *cache, uint32_t cla
 }
 
 static tarn_status size_fail(tarn_heap *heap, uint64_t bytes) {
-  const tarni_facts facts = {.device = heap->port->device.name,
-                             .requested_bytes = bytes,
-                             .available_bytes = heap->limit_bytes};
+  const uint64_t limit = tarni_heap_limit(heap);
+  const tarni_facts facts = {
+      .device = heap->port->device.name, .requested_bytes = bytes, .available_bytes = limit};
   return tarni_fail(TARN_DEVICE_MEMORY, "tarn_alloc", &facts, "Ask for less.",
                     "%llu bytes are more than the device or the heap's limit allows (%llu)",
-                    (unsigned long long)bytes, (unsigned long long)heap->limit_bytes);
+                    (unsigned long long)bytes, (unsigned long long)limit);
 }
 
 static tarn_status large_alloc(tarn_heap *heap, tarni_cache *cache, uint64_t bytes,

@@ -222,7 +222,7 @@ static tarn_status chunk_add(tarn_arena *arena, uint64_t size, const char *opera
                       "Free some host memory.", "no host memory for a chunk's record");
   }
   if (!budget_take(heap, size)) {
-    const bool is_device = heap->limit_bytes >= heap->port->device.total_bytes;
+    const bool is_device = tarni_heap_limit(heap) >= heap->port->device.total_bytes;
     return grow_fail(arena, is_device ? TARN_DEVICE_MEMORY : TARN_LIMIT, arena->mapped + size,
                      operation, "is no room below the heap's limit");
   }

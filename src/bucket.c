@@ -247,10 +247,10 @@ static tarn_status lane_for(tarn_heap *heap, tarn_stream stream, tarni_index *la
   return *lane != 0 ? TARN_OK : tarni_lane_find(heap, stream, lane);
 }
 
-static tarn_status bucket_size_fail(const tarn_heap *heap, uint64_t bytes) {
+static tarn_status bucket_size_fail(tarn_heap *heap, uint64_t bytes) {
   const tarni_facts facts = {.device = heap->port->device.name,
                              .requested_bytes = bytes,
-                             .available_bytes = heap->limit_bytes};
+                             .available_bytes = tarni_heap_limit(heap)};
   return tarni_fail(TARN_DEVICE_MEMORY, "tarn_alloc", &facts, "Ask for less.",
                     "%llu bytes cannot be rounded up: there is no such memory",
                     (unsigned long long)bytes);

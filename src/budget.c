@@ -218,19 +218,12 @@ static void info_fill(const tarn_budget *budget, tarn_budget_info *info) {
   }
 }
 
-static uint64_t limit_of(tarn_heap *heap) {
-  tarni_lock_acquire(&heap->lock);
-  const uint64_t limit = heap->limit_bytes;
-  tarni_lock_release(&heap->lock);
-  return limit;
-}
-
 static tarn_status budget_make(tarn_budget *budget, const uint64_t *bytes, tarn_budget_info *info) {
   TARN_TRY(sizes_round(budget, bytes));
   if (budget->n != 0) {
     qsort(budget->items, budget->n, sizeof(budget->items[0]), larger_first);
   }
-  info->limit_bytes = limit_of(budget->heap);
+  info->limit_bytes = tarni_heap_limit(budget->heap);
   info->required_bytes = budget->required_bytes;
   if (is_making) {
     return tarni_fail(TARN_STATE, "tarn_budget_create", NULL,
@@ -367,7 +360,7 @@ tarn_status tarn_budget_get_info(tarn_budget *budget, tarn_budget_info *info) {
   tarn_budget_info full = {.size = sizeof(full)};
   TARN_TRY(tarni_struct_out(info, &full, sizeof(full), "tarn_budget_get_info"));
   TARN_TRY(budget_given(budget, "tarn_budget_get_info"));
-  full.limit_bytes = limit_of(budget->heap);
+  full.limit_bytes = tarni_heap_limit(budget->heap);
   tarni_lock_acquire(&budget->lock);
   info_fill(budget, &full);
   tarni_lock_release(&budget->lock);

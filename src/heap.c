@@ -239,12 +239,16 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
 
 /* ---- Unmaking ---- */
 
-/* Gives back all that the driver has given. May be called again where it fails. */
-static tarn_status heap_give_back(tarn_heap *heap) {
+/* Gives back all that the driver has given. Blocks that are live may be in use on streams that the
+ * heap has never met. May be called again where it fails. */
+static tarn_status heap_give_back(tarn_heap *heap, bool has_live) {
   tarni_lock_acquire(&heap->lock); /* a thread that exits meanwhile has nothing to give then */
   tarni_cache_empty_all_locked(heap, 0, false);
   tarni_lock_release(&heap->lock);
   TARN_TRY(tarni_lanes_finish_grow(heap));
+  if (has_live) {
+    TARN_TRY(tarni_device_await(heap));
+  }
   TARN_TRY(tarni_graphs_close(heap, false));
   TARN_TRY(tarni_arenas_close(heap, false));
   TARN_TRY(tarni_unreturned_reap(heap));
@@ -289,7 +293,7 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   tarn_status status = tarni_captures_close_held(heap);
   if (status == TARN_OK) {
     tarni_lock_acquire(&heap->grow);
-    status = heap_give_back(heap);
+    status = heap_give_back(heap, stats.live_blocks != 0);
     if (status == TARN_DEVICE_LOST) {
       heap_abandon(heap);
       status = TARN_OK;
@@ -408,6 +412,13 @@ tarn_status tarni_heap_trim_ready(tarn_heap *heap, uint64_t keep) {
   return status;
 }
 
+uint64_t tarni_heap_limit(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t limit = heap->limit_bytes;
+  tarni_lock_release(&heap->lock);
+  return limit;
+}
+
 tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_set_limit"));
   const uint64_t limit = limit_bytes != 0 ? limit_bytes : heap->port->device.total_bytes;
@@ -429,9 +440,7 @@ static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
                       "known sizes cannot be kept",
                       (unsigned long long)bytes);
   }
-  tarni_lock_acquire(&heap->lock);
-  const uint64_t limit = tarni_min(heap->limit_bytes, heap->size); /* no more has an address */
-  tarni_lock_release(&heap->lock);
+  const uint64_t limit = tarni_min(tarni_heap_limit(heap), heap->size); /* no more has an address */
   if (bytes <= limit) {
     return TARN_OK;
   }

@@ -32,6 +32,9 @@ tarn_status tarni_heap_create_on(const tarn_heap_config *config, tarni_port *por
  * lanes have a part of can go then. */
 tarn_status tarni_heap_settle_grow(tarn_heap *heap);
 
+/* The limit as it is now: it may change at any time. */
+uint64_t tarni_heap_limit(tarn_heap *heap);
+
 /* tarn_heap_trim without what captures have left. */
 tarn_status tarni_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
 /* Gives idle chunks back until at most `keep` bytes are held, as far as that needs no waiting. */

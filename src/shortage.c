@@ -426,8 +426,8 @@ static tarn_status climb_on(shortage *at) {
 static tarn_status climb(shortage *at) {
   TARN_TRY(tarni_sleep_refuse(at->heap, "tarn_alloc")); /* it may have gone to sleep meanwhile */
   if (is_beyond(at)) {
-    return at->heap->limit_bytes < at->heap->port->device.total_bytes ? TARN_LIMIT
-                                                                      : TARN_DEVICE_MEMORY;
+    return tarni_heap_limit(at->heap) < at->heap->port->device.total_bytes ? TARN_LIMIT
+                                                                           : TARN_DEVICE_MEMORY;
   }
   if (find_quietly(at)) {
     return TARN_OK;
