@@ -6,7 +6,8 @@
  * The owner outside of enter/leave may change its cache under heap->lock, too: no one can have
  * revoked it then.
  *
- * Locks: registry_lock guards the threads' lists of caches; it is taken before heap->lock. */
+ * Locks: registry_lock guards what is added to the threads' tables of caches and what leaves them;
+ * each thread looks into its own table without it. It is taken before heap->lock. */
 #include <errno.h>
 #include <linux/membarrier.h>
 #include <pthread.h>
@@ -14,7 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #include "base/bits.h"
@@ -32,7 +32,9 @@ typedef cpu_set_t processors[CACHE_PROCESSORS / CPU_SETSIZE];
 _Thread_local tarni_cache *tarni_hot_cache;
 
 static tarni_lock registry_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
-static _Thread_local tarni_cache *thread_caches[CACHE_BUCKETS]; /* by heap and stream */
+/* By heap and stream, made with the thread's first cache. An array in its place would take room
+ * that dlopen has little of. */
+static _Thread_local tarni_cache **thread_caches;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool has_exit_key;
@@ -48,11 +50,14 @@ static void barrier_for_all(void) {
   }
   /* Without it: moving the caller over all processors makes each of them switch. Over those that it
    * is not to use, too, since other threads may; the ones that are not there refuse. */
-  processors own, one;
-  const bool has_own = sched_getaffinity(0, sizeof(own), own) == 0;
-  for (int cpu = 0; cpu < get_nprocs_conf() && cpu < CACHE_PROCESSORS; cpu++) {
+  processors own = {0}, one;
+  const long n_bytes =
+      syscall(SYS_sched_getaffinity, 0, sizeof(own), own); /* of all there can be */
+  const bool has_own = n_bytes > 0;
+  const size_t n = has_own ? 8 * (size_t)n_bytes : CACHE_PROCESSORS;
+  for (size_t cpu = 0; cpu < n; cpu++) {
     memset(one, 0, sizeof(one));
-    CPU_SET_S((size_t)cpu, sizeof(one), one);
+    CPU_SET_S(cpu, sizeof(one), one);
     (void)sched_setaffinity(0, sizeof(one), one);
   }
   if (has_own) {
@@ -116,8 +121,11 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_cache_drop_large_locked(heap, cache);
 }
 
-uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache) {
-  const tarni_sweep sweep = {.first = cache->lane, .end = cache->lane + 1, .stacks = cache->stacks};
+uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache, bool is_thorough) {
+  const tarni_sweep sweep = {.first = cache->lane,
+                             .end = cache->lane + 1,
+                             .stacks = cache->stacks,
+                             .is_thorough = is_thorough};
   return tarni_slab_collect_locked(heap, &sweep);
 }
 
@@ -203,16 +211,18 @@ static void thread_exit(void *unused) {
   (void)unused;
   tarni_hot_cache = NULL;
   tarni_lock_acquire(&registry_lock);
-  for (uint32_t i = 0; i < CACHE_BUCKETS; i++) {
+  for (uint32_t i = 0; i < CACHE_BUCKETS && thread_caches != NULL; i++) {
     bucket_end_locked(&thread_caches[i]);
   }
   tarni_lock_release(&registry_lock);
+  free(thread_caches);
+  thread_caches = NULL;
 }
 
 /* A child of fork has the thread that forked and none of the caches: they are the parent's. */
 static void forget_parent(void) {
   tarni_hot_cache = NULL;
-  memset(thread_caches, 0, sizeof(thread_caches));
+  thread_caches = NULL;
   tarni_lock_init(&registry_lock, TARNI_RANK_REGISTRY);
 }
 
@@ -288,7 +298,7 @@ static void bucket_sweep_locked(tarni_cache **link) {
 }
 
 tarni_cache *tarni_cache_known(tarn_heap *heap, tarn_stream stream) {
-  tarni_cache *const bucket = *bucket_of(heap, stream);
+  tarni_cache *const bucket = thread_caches != NULL ? *bucket_of(heap, stream) : NULL;
   for (tarni_cache *cache = bucket; cache != NULL; cache = cache->next_in_thread) {
     if (tarni_cache_is_for(cache, heap, stream)) {
       return cache;
@@ -336,7 +346,10 @@ tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache
   tarni_index lane;
   TARN_TRY(tarni_lane_find(heap, stream, &lane));
   (void)pthread_once(&once, prepare);
-  tarni_cache *cache = cache_make(heap, stream, lane);
+  if (thread_caches == NULL) {
+    thread_caches = calloc(CACHE_BUCKETS, sizeof(*thread_caches));
+  }
+  tarni_cache *cache = thread_caches != NULL ? cache_make(heap, stream, lane) : NULL;
   if (cache == NULL || (has_exit_key && pthread_setspecific(exit_key, cache) != 0)) {
     if (cache != NULL) {
       cache_destroy(cache);

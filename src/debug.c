@@ -427,8 +427,15 @@ void tarni_debug_release_locked(tarn_heap *heap) {
   }
 }
 
+static bool is_quarantined(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const bool is = heap->debug->oldest != NULL;
+  tarni_lock_release(&heap->lock);
+  return is;
+}
+
 void tarni_debug_drain_grow(tarn_heap *heap) {
-  if (heap->debug != NULL && heap->debug->oldest != NULL && !tarni_is_asleep(heap)) {
+  if (heap->debug != NULL && is_quarantined(heap) && !tarni_is_asleep(heap)) {
     tarn_error error = {.size = sizeof(error)}; /* of the caller: that of looking is nobody's */
     (void)tarn_last_error(&error);
     quarantine_trim_grow(heap, 0);

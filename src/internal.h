@@ -256,7 +256,8 @@ typedef struct tarni_window {
 tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
                                       const tarni_need *need);
 /* The next extent of the zone behind this one that is FREE, VOID or an ALIAS; 0: there is none. */
-tarni_index tarni_window_next_locked(const tarn_heap *heap, uint32_t zone, tarni_index index);
+tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search, uint32_t zone,
+                                     tarni_index index);
 
 /* ---- grow.c: more room ---- */
 /* Maps what is missing: idle chunks from elsewhere, then new ones. */
@@ -336,9 +337,9 @@ void tarni_cache_release_locked(tarn_heap *heap, const tarni_cache *cache, tarni
 void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
 /* Moves the older half of a stack to the lane's bin. */
 void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
-/* Gives slabs back whose free blocks are in the caller's cache and its lane's bins, as far as a
- * look is worth it. Returns how many. */
-uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache);
+/* Gives slabs back whose free blocks are in the caller's cache and its lane's bins; unless it is to
+ * be thorough, as far as a look is worth it. Returns how many. */
+uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache, bool is_thorough);
 /* Empties the caches of all threads: of one lane, or of all for 0. */
 void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_final);
 /* Keeps all owners out of their caches, from here until they are allowed in again. */
@@ -348,11 +349,14 @@ void tarni_caches_close(tarn_heap *heap);
 
 /* An owner that goes in needs no barrier of its own: who allows it to has made every thread pass
  * one. The thread sanitizer does not know of such barriers. */
-#if defined(__SANITIZE_THREAD__)
-#define TARNI_ENTERING memory_order_acquire
+#if defined(__clang__)
+#define TARNI_HAS_TSAN __has_feature(thread_sanitizer)
+#elif defined(__SANITIZE_THREAD__)
+#define TARNI_HAS_TSAN 1
 #else
-#define TARNI_ENTERING memory_order_relaxed
+#define TARNI_HAS_TSAN 0
 #endif
+#define TARNI_ENTERING (TARNI_HAS_TSAN ? memory_order_acquire : memory_order_relaxed)
 
 /* The owner goes in. False: somebody else has the cache now; take heap->lock instead.
  * Its partners are in cache.c. Revoking sets is_revoked, makes every thread pass a barrier

@@ -96,21 +96,19 @@ void tarni_shortage_reap_grow(tarn_heap *heap) {
   (void)(heap->buckets != NULL ? tarni_grants_reap_grow(heap) : tarni_chunk_reap_grow(heap));
 }
 
-static void collect_own(shortage *at) {
+static void collect_own(shortage *at, bool is_thorough) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_drop_large_locked(heap, at->cache);
-  (void)tarni_cache_collect_locked(heap, at->cache);
+  (void)tarni_cache_collect_locked(heap, at->cache, is_thorough);
   tarni_lock_release(&heap->lock);
 }
 
-static void collect_all(shortage *at, bool is_thorough) {
+static void collect_all(shortage *at) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
-  const tarni_sweep sweep = {
-      .first = TARNI_LANE_COMMON, .end = heap->n_lanes, .is_thorough = is_thorough};
-  (void)tarni_slab_collect_locked(heap, &sweep);
+  tarni_slab_collect_all_locked(heap);
   tarni_lock_release(&heap->lock);
 }
 
@@ -202,11 +200,11 @@ static bool is_cheap(shortage *at) {
 }
 
 /* The step that takes no driver call: in a program that repeats itself, the only one. */
-static bool find_quietly(shortage *at) {
+static bool find_quietly(shortage *at, bool is_thorough) {
   if (is_cheap(at)) {
     return false;
   }
-  collect_own(at);
+  collect_own(at, is_thorough);
   return try_ready(at) || tarni_grow_quietly(at->heap, at->need, &at->extent);
 }
 
@@ -223,7 +221,7 @@ static tarn_status climb_alone(shortage *at) {
       return status;
     }
   }
-  collect_own(at);
+  collect_own(at, false);
   if (try_ready(at)) {
     return TARN_OK;
   }
@@ -231,7 +229,7 @@ static tarn_status climb_alone(shortage *at) {
     if (try_ready_anywhere(at)) { /* rather than to wait for another stream */
       return TARN_OK;
     }
-    collect_all(at, false);
+    collect_all(at);
     TARN_TRY(try_steal(at));
     if (at->extent != 0) {
       return TARN_OK;
@@ -312,7 +310,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   at->urgent.is_short = true;
   at->urgent.alignment = at->need->least;
   at->need = &at->urgent;
-  collect_all(at, true);
+  collect_all(at);
   if (try_ready(at)) {
     return TARN_OK;
   }
@@ -330,7 +328,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   }
   at->trouble.status = TARN_OK;
   while (is_shortage(status) && make_room(at)) {
-    collect_all(at, true);
+    collect_all(at);
     status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
   }
   return is_shortage(status) && at->trouble.status == TARN_OK && has_freed(at)
@@ -429,10 +427,13 @@ static tarn_status climb(shortage *at) {
     return tarni_heap_limit(at->heap) < at->heap->port->device.total_bytes ? TARN_LIMIT
                                                                            : TARN_DEVICE_MEMORY;
   }
-  if (find_quietly(at)) {
+  if (find_quietly(at, false)) {
     return TARN_OK;
   }
   tarn_status status = tarni_shortage_stream_check(at->heap, at->need->lane);
+  if (status != TARN_OK && find_quietly(at, true)) { /* no other step may be taken */
+    return TARN_OK;
+  }
   if (status == TARN_OK) {
     tarni_lock_acquire(&at->heap->lock);
     tarni_lanes_ask_again_locked(at->heap); /* captures of which nobody told end likewise */

@@ -229,15 +229,14 @@ static uint32_t slabs_release(tarn_heap *heap, tarni_index released) {
 /* Whether a class is worth a look: there are as many free blocks as a slab has and, unless it is to
  * be thorough, enough of them were freed since it was last looked at in vain. */
 static bool is_worth(const tarn_heap *heap, uint32_t class_index, const tarni_sweep *sweep) {
-  uint64_t n = 0, n_vain = 0, n_put = 0;
+  uint64_t n = sweep->stacks != NULL ? sweep->stacks[class_index].n : 0, n_old = 0, n_put = 0;
   for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
     const tarni_bin *bin = &heap->lanes[lane].bins[class_index];
     n += bin->n;
-    n_vain += bin->n_vain;
+    n_old += bin->is_vain && bin->n > bin->n_put ? bin->n - bin->n_put : 0;
     n_put += bin->n_put;
   }
-  n += sweep->stacks != NULL ? sweep->stacks[class_index].n : 0;
-  return n >= tarni_slab_blocks(class_index) && (sweep->is_thorough || n_put * SLAB_PAYS >= n_vain);
+  return n >= tarni_slab_blocks(class_index) && (sweep->is_thorough || n_put * SLAB_PAYS >= n_old);
 }
 
 /* Counts all free blocks of a class that the sweep can see. Returns how many they are. */
@@ -267,7 +266,7 @@ static uint32_t collect_class(tarn_heap *heap, uint32_t class_index, const tarni
   for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
     tarni_bin *bin = &heap->lanes[lane].bins[class_index];
     bin_forget(heap, bin);
-    bin->n_vain = is_vain ? bin->n : 0;
+    bin->is_vain = is_vain;
     bin->n_put = 0;
   }
   return n_slabs;

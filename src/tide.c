@@ -8,17 +8,20 @@
  * room for them.
  *
  * Low water is a use within a sixteenth of the peak of the last low water, where use turned. A turn
- * is seen once use has changed by as much, so smaller waves do not count. Slabs that are collected
- * have to be made again: so much of it is done as large blocks were found since, which cost about
- * as much.
+ * is seen once use has changed by as much, so smaller waves do not count. Collecting makes slabs
+ * that have to be made again, and looks at all free blocks of the lane: so much of it is done as
+ * large blocks were found since, which cost about as much.
  *
  * Everything is under heap->lock. */
 #include "base/bits.h"
 #include "internal.h"
 
 enum {
-  TIDE_SHARE = 16, /* of the peak: waves that count */
-  TIDE_SLABS = 2,  /* that collecting may give for each large block */
+  TIDE_SHARE = 16,     /* of the peak: waves that count */
+  TIDE_SLABS = 2,      /* that collecting may give, */
+  TIDE_BLOCKS = 32,    /* and free blocks that it may look at in vain, for each large block */
+  TIDE_FEW = 512,      /* so many of them are looked at for nothing, */
+  TIDE_MOST = 1 << 14, /* and never more than this */
 };
 
 static uint64_t wave_of(const tarn_heap *heap) {
@@ -48,14 +51,25 @@ static bool is_low(const tarn_heap *heap) {
          (!tide->is_collected || used + wave <= tide->collected);
 }
 
+/* Free blocks that collecting looks at. */
+static uint64_t blocks_kept(const tarn_heap *heap, const tarni_cache *cache) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    n += heap->lanes[cache->lane].bins[i].n + cache->stacks[i].n;
+  }
+  return n;
+}
+
 void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_tide *tide = &heap->tide;
   tide->n_blocks++;
   if (heap->is_fixed || tarni_grow_is_cheap_locked(heap, 0) || !is_low(heap) ||
-      tide->n_blocks < tide->price) {
+      tide->n_blocks < tide->price || blocks_kept(heap, cache) > TIDE_MOST) {
     return;
   }
-  tide->price = tarni_cache_collect_locked(heap, cache) / TIDE_SLABS;
+  const uint32_t n_slabs = tarni_cache_collect_locked(heap, cache, true);
+  const uint64_t kept = blocks_kept(heap, cache);
+  tide->price = n_slabs / TIDE_SLABS + (kept - tarni_min(kept, TIDE_FEW)) / TIDE_BLOCKS;
   tide->n_blocks = 0;
   tide->is_collected = true;
   tide->collected = heap->used_bytes;

@@ -146,8 +146,8 @@ typedef struct tarni_fence {
 typedef struct tarni_bin { /* free blocks of one class, linked through heap->links */
   uint32_t head;           /* offset / 256 + 1; 0: empty */
   uint32_t n;
-  uint32_t n_vain; /* those that the last collecting looked at in vain; 0: it was worth it */
-  uint32_t n_put;  /* since then */
+  bool is_vain;   /* the last collecting looked at many in vain */
+  uint32_t n_put; /* since then */
 } tarni_bin;
 
 typedef struct tarni_lane {

@@ -19,7 +19,8 @@
 
 enum {
   WINDOW_MAX_STEPS = 65536, /* extents that one search looks at */
-  WINDOW_WALK = 32,         /* of those in use so many in a row; then it jumps over the others */
+  WINDOW_WALK = 32,         /* of those in use so many in a row, */
+  WINDOW_WALK_LANE = 8,     /* and so many more for each lane; then it jumps over the others */
 };
 
 static tarni_phys *alias_chunk(const tarn_heap *heap, const tarni_extent *alias) {
@@ -118,8 +119,11 @@ static bool is_in_use(const tarni_extent *extent) {
          extent->kind != TARNI_EXTENT_ALIAS;
 }
 
-tarni_index tarni_window_next_locked(const tarn_heap *heap, uint32_t zone, tarni_index index) {
-  for (int i = 0; i < WINDOW_WALK; i++) {
+tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search, uint32_t zone,
+                                     tarni_index index) {
+  const uint32_t n_walked = WINDOW_WALK + WINDOW_WALK_LANE * heap->n_lanes;
+  for (uint32_t i = 0; i < n_walked; i++) {
+    search->n_steps++;
     index = heap->extents[index].next;
     if (index == 0 || !is_in_use(&heap->extents[index])) {
       return index;
@@ -156,7 +160,7 @@ tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
     if ((run == 0 && is_too_small(heap, extent, need->size)) || !is_usable(heap, search, extent)) {
       run = 0;
       has_void = false;
-      i = tarni_window_next_locked(heap, need->zone, i);
+      i = tarni_window_next_locked(heap, search, need->zone, i);
       continue;
     }
     run = run != 0 ? run : i;

@@ -8,11 +8,13 @@
 #include <linux/seccomp.h>
 #include <pthread.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -75,6 +77,55 @@ static void enter_against_revoke(void) {
   contend(3000);
 }
 
+/* ---- Hits ---- */
+
+typedef struct turns {
+  rig *rig;
+  sem_t is_ready, may_go, is_done;
+} turns;
+
+static void *work_in_turns(void *user) {
+  turns *t = user;
+  tarn_ptr last = 0;
+  for (int i = 0; i < 20; i++) {
+    tarn_ptr block = 0;
+    if (i == 4) {
+      CHECK_EQ(sem_post(&t->is_ready), 0);
+      CHECK_EQ(sem_wait(&t->may_go), 0);
+    }
+    CHECK_OK(tarn_alloc(t->rig->heap, 4096, t->rig->streams[i % 2], &block));
+    CHECK_OK(tarn_free(t->rig->heap, last, t->rig->streams[(i + 1) % 2]));
+    last = block;
+  }
+  CHECK_EQ(sem_post(&t->is_done), 0);
+  CHECK_OK(tarn_free(t->rig->heap, last, t->rig->streams[1]));
+  return NULL;
+}
+
+/* A thread that works on two streams in turn hits in both caches: nobody's lock keeps it. */
+static void hits_on_two_streams(void) {
+  rig r;
+  pthread_t thread;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 2));
+  turns t = {.rig = &r};
+  CHECK(sem_init(&t.is_ready, 0, 0) == 0 && sem_init(&t.may_go, 0, 0) == 0 &&
+        sem_init(&t.is_done, 0, 0) == 0);
+  REQUIRE(pthread_create(&thread, NULL, work_in_turns, &t) == 0);
+  CHECK_EQ(sem_wait(&t.is_ready), 0);
+  tarni_lock_acquire(&r.heap->lock);
+  CHECK_EQ(sem_post(&t.may_go), 0);
+  struct timespec until;
+  CHECK_EQ(clock_gettime(CLOCK_REALTIME, &until), 0);
+  until.tv_sec += 20;
+  CHECK_EQ(sem_timedwait(&t.is_done, &until), 0);
+  tarni_lock_release(&r.heap->lock);
+  CHECK_EQ(pthread_join(thread, NULL), 0);
+  CHECK_EQ(sem_destroy(&t.is_ready), 0);
+  CHECK_EQ(sem_destroy(&t.may_go), 0);
+  CHECK_EQ(sem_destroy(&t.is_done), 0);
+  rig_close(&r);
+}
+
 /* ---- Without membarrier ---- */
 
 /* From here on the process has no membarrier, as under an old kernel. */
@@ -135,6 +186,7 @@ static void without_membarrier(void) {
 static const test_case cases[] = {
     {"without membarrier, bound to a processor", without_membarrier}, /* before any cache is made */
     {"entering against revoking", enter_against_revoke},
+    {"hits on two streams in turn", hits_on_two_streams},
 };
 
 TEST_MAIN(cases)

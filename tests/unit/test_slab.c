@@ -150,7 +150,7 @@ static uint32_t collect_own(rig *r) {
   tarni_cache *cache = NULL;
   CHECK_OK(tarni_cache_find(r->heap, r->streams[0], &cache));
   tarni_lock_acquire(&r->heap->lock);
-  const uint32_t n = tarni_cache_collect_locked(r->heap, cache);
+  const uint32_t n = tarni_cache_collect_locked(r->heap, cache, false);
   tarni_lock_release(&r->heap->lock);
   return n;
 }
@@ -193,6 +193,36 @@ static void looked_at_in_vain(void) {
   rig_close(&r);
 }
 
+/* What is worth no look is looked at where memory is short for good. */
+static void looked_at_under_shortage(void) {
+  enum { SLAB_BLOCKS = 256, N_SLABS = 224, MANY = N_SLABS * SLAB_BLOCKS };
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 16 * MIB};
+  static tarn_ptr blocks[MANY];
+  tarn_ptr large = 0;
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  for (int i = 0; i < MANY; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 256, r.streams[0], &blocks[i]));
+  }
+  for (int i = 0; i < MANY; i++) {
+    if (i % SLAB_BLOCKS != 0) {
+      CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+    }
+  }
+  CHECK_STATUS(tarn_alloc(r.heap, 4 * MIB, r.streams[0], &large), TARN_LIMIT);
+  for (int i = 0; i < N_SLABS / 2; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i * SLAB_BLOCKS], r.streams[0]));
+  }
+  CHECK_EQ(collect_own(&r), 0);
+  CHECK_OK(tarn_alloc(r.heap, 4 * MIB, r.streams[0], &large));
+  CHECK_OK(tarn_free(r.heap, large, r.streams[0]));
+  for (int i = N_SLABS / 2; i < N_SLABS; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i * SLAB_BLOCKS], r.streams[0]));
+  }
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"sizes of slabs", sizes_of_slabs},
     {"the last block of a slab", last_block_of_a_slab},
@@ -200,6 +230,7 @@ static const test_case cases[] = {
     {"collected at random", collected_at_random},
     {"bins detached and attached", bins_detached_and_attached},
     {"looked at in vain", looked_at_in_vain},
+    {"looked at under shortage", looked_at_under_shortage},
 };
 
 TEST_MAIN(cases)

@@ -7,7 +7,7 @@
 #include "support/rig.h"
 #include "support/test.h"
 
-enum { MIB = 1 << 20, N_SMALL = 20, SMALL = 256 << 10, N_BLOCKS = 64 };
+enum { MIB = 1 << 20, N_SMALL = 20, SMALL = 256 << 10, N_BLOCKS = 64, MOST_SMALL = 40000 };
 
 /* Blocks of one slab each come and go, and stay in the cache. */
 static void keep_small(rig *r, int n) {
@@ -96,10 +96,50 @@ static void costs_little(void) {
   }
   CHECK(n_collected >= 2);
   CHECK(n_collected <= 1 + N_ROUNDS / (N_SLABS / 2));
+  rig_close(&r);
+}
+
+/* Small blocks, of which one in each slab stays: collecting looks at all the others in vain.
+ * *n_collected: how often it did in so many rounds of a large block. */
+static void collect_in_vain(int n_small, int n_rounds, int *n_collected) {
+  rig r;
+  *n_collected = 0;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  static tarn_ptr blocks[MOST_SMALL];
+  REQUIRE(n_small <= MOST_SMALL);
+  for (int i = 0; i < n_small; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 256, r.streams[0], &blocks[i]));
+  }
+  for (int i = 0; i < n_small; i++) {
+    if (i % 256 != 0) {
+      CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+    }
+  }
+  for (int round = 0; round < n_rounds; round++) {
+    tarn_ptr block;
+    CHECK_OK(tarn_alloc(r.heap, (uint64_t)(65 + round % 2) * MIB, r.streams[0], &block));
+    *n_collected += r.heap->tide.n_blocks == 0;
+    CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  }
+  for (int i = 0; i < n_small; i += 256) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+  }
+  CHECK(rig_is_sound(&r));
   CHECK_OK(tarn_heap_reset(r.heap)); /* and it knows no more of any tide */
   CHECK_EQ(r.heap->tide.turn, 0);
   CHECK_EQ(r.heap->tide.n_blocks, 0);
   rig_close(&r);
+}
+
+static void looks_at_little(void) {
+  int n;
+  collect_in_vain(500, 100, &n);
+  CHECK(n > 50);
+  collect_in_vain(4000, 220, &n); /* a large block for each 32 beyond 512 */
+  CHECK(n >= 1);
+  CHECK(n <= 1 + 220 / ((4000 - 4000 / 256 - 512) / 32));
+  collect_in_vain(MOST_SMALL, 100, &n);
+  CHECK_EQ(n, 0);
 }
 
 /* A round of a program whose base stays: blocks of all sizes, the same ones in every round. */
@@ -151,6 +191,7 @@ static const test_case cases[] = {
     {"at low water what caches keep is collected", collects_at_low_water},
     {"a small heap is left alone", leaves_small_heaps_alone},
     {"collecting stays rare where it costs more than what it is for", costs_little},
+    {"few blocks are looked at in vain", looks_at_little},
     {"the fourth round of a program makes few driver calls", rounds_without_calls},
 };
 

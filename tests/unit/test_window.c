@@ -7,7 +7,7 @@
 #include "support/rig.h"
 #include "support/test.h"
 
-enum { MIB = 1 << 20, FAR = 32, N_BASE = 40, N_BLOCKS = 120, N_STEPS = 3000 };
+enum { MIB = 1 << 20, N_BASE = 80, N_BLOCKS = 120, N_STEPS = 3000 };
 
 static bool is_open(const tarni_extent *extent) {
   return extent->kind == TARNI_EXTENT_FREE || extent->kind == TARNI_EXTENT_VOID ||
@@ -17,15 +17,17 @@ static bool is_open(const tarni_extent *extent) {
 /* From each extent of a zone. Counts those that are far from the next one, and of them those where
  * that is an alias. */
 static void look_from_all(const tarn_heap *heap, uint32_t zone, uint64_t n_far[2]) {
+  tarni_search search = {0};
+  const uint32_t far = 32 + 8 * heap->n_lanes;
   for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
     tarni_index walked = heap->extents[i].next;
     uint32_t n = 1;
     for (; walked != 0 && !is_open(&heap->extents[walked]); n++) {
       walked = heap->extents[walked].next;
     }
-    CHECK_EQ(tarni_window_next_locked(heap, zone, i), walked);
-    n_far[0] += n > FAR;
-    n_far[1] += n > FAR && heap->extents[walked].kind == TARNI_EXTENT_ALIAS;
+    CHECK_EQ(tarni_window_next_locked(heap, &search, zone, i), walked);
+    n_far[0] += n > far;
+    n_far[1] += n > far && heap->extents[walked].kind == TARNI_EXTENT_ALIAS;
   }
 }
 
