@@ -335,6 +335,15 @@ static tarn_status cache_verify(tarn_heap *heap, tarni_cache **found) {
   return TARN_OK;
 }
 
+/* The thread has a table, and somebody who gives back what is in it when it ends. */
+static bool thread_open(void) {
+  if (thread_caches == NULL) {
+    thread_caches = calloc(CACHE_BUCKETS, sizeof(tarni_cache *));
+  }
+  return thread_caches != NULL &&
+         (!has_exit_key || pthread_setspecific(exit_key, thread_caches) == 0);
+}
+
 tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
   tarni_hot_cache = *found = tarni_cache_known(heap, stream);
   if (*found != NULL && heap->care.is_verifying_streams) {
@@ -346,14 +355,8 @@ tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache
   tarni_index lane;
   TARN_TRY(tarni_lane_find(heap, stream, &lane));
   (void)pthread_once(&once, prepare);
-  if (thread_caches == NULL) {
-    thread_caches = calloc(CACHE_BUCKETS, sizeof(*thread_caches));
-  }
-  tarni_cache *cache = thread_caches != NULL ? cache_make(heap, stream, lane) : NULL;
-  if (cache == NULL || (has_exit_key && pthread_setspecific(exit_key, cache) != 0)) {
-    if (cache != NULL) {
-      cache_destroy(cache);
-    }
+  tarni_cache *cache = thread_open() ? cache_make(heap, stream, lane) : NULL;
+  if (cache == NULL) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_alloc", NULL, "Free some host memory.",
                       "no host memory for a thread's cache (%zu bytes)", sizeof(*cache));
   }

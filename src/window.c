@@ -123,11 +123,11 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
                                      tarni_index index) {
   const uint32_t n_walked = WINDOW_WALK + WINDOW_WALK_LANE * heap->n_lanes;
   for (uint32_t i = 0; i < n_walked; i++) {
-    search->n_steps++;
     index = heap->extents[index].next;
     if (index == 0 || !is_in_use(&heap->extents[index])) {
       return index;
     }
+    search->n_steps++;
   }
   const uint64_t offset = heap->extents[index].offset;
   const tarni_index found = tarni_extent_from_locked(heap, zone, offset);
