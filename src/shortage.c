@@ -208,6 +208,13 @@ static bool find_quietly(shortage *at, bool is_thorough) {
   return try_ready(at) || tarni_grow_quietly(at->heap, at->need, &at->extent);
 }
 
+/* The same where no other step may be taken; else the error that says so. */
+static tarn_status find_thoroughly(shortage *at) {
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  return find_quietly(at, true) ? TARN_OK : tarni_fail_again(&error);
+}
+
 /* The steps that need nothing from anybody else. */
 static tarn_status climb_alone(shortage *at) {
   const bool may_steal = at->heap->config.stealing == TARN_STEAL_ALWAYS;
@@ -431,10 +438,9 @@ static tarn_status climb(shortage *at) {
     return TARN_OK;
   }
   tarn_status status = tarni_shortage_stream_check(at->heap, at->need->lane);
-  if (status != TARN_OK && find_quietly(at, true)) { /* no other step may be taken */
-    return TARN_OK;
-  }
-  if (status == TARN_OK) {
+  if (status != TARN_OK) {
+    status = find_thoroughly(at);
+  } else {
     tarni_lock_acquire(&at->heap->lock);
     tarni_lanes_ask_again_locked(at->heap); /* captures of which nobody told end likewise */
     tarni_lock_release(&at->heap->lock);
