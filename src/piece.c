@@ -145,12 +145,15 @@ bool tarni_piece_room_held(tarn_arena *arena) {
   }
   const uint32_t capacity = arena->pieces_capacity * 2 + 64;
   tarni_piece *pieces = realloc(arena->pieces, capacity * sizeof(*pieces));
-  arena->pieces = pieces != NULL ? pieces : arena->pieces;
-  uint32_t *indices = realloc(arena->free, capacity * sizeof(*indices));
-  arena->free = indices != NULL ? indices : arena->free;
-  if (pieces == NULL || indices == NULL) {
+  if (pieces == NULL) {
     return false;
   }
+  arena->pieces = pieces;
+  uint32_t *indices = realloc(arena->free, capacity * sizeof(*indices));
+  if (indices == NULL) {
+    return false;
+  }
+  arena->free = indices;
   arena->pieces_capacity = capacity;
   return true;
 }
