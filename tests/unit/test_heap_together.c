@@ -378,6 +378,17 @@ static void scopes_and_calls_under_way(void) {
   rig_close(&p.r);
 }
 
+/* A live block is in use on a stream that the heap has never met, ordered by an event alone. */
+static void destruction_and_strange_streams(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 2));
+  CHECK_OK(rig_alloc(&r, 3 << 20, r.streams[0], &block));
+  rig_order(&r, r.streams[0], r.streams[1]);
+  rig_touch(&r, &block, r.streams[1], false);
+  rig_close_live(&r, 1);
+}
+
 static const test_case cases[] = {
     {"quarantine and captures", quarantine_and_captures},
     {"guards and captures", guards_and_captures},
@@ -395,6 +406,7 @@ static const test_case cases[] = {
     {"scopes and calls under way", scopes_and_calls_under_way},
     {"held blocks and faults", held_blocks_and_faults},
     {"branches and faults", branches_and_faults},
+    {"destruction and strange streams", destruction_and_strange_streams},
 };
 
 TEST_MAIN(cases)
