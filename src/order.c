@@ -141,13 +141,36 @@ static tarn_status lane_lost(tarn_heap *heap, tarni_index lane, const char *oper
                     (unsigned long long)id);
 }
 
+static tarni_fence *fence_at(tarni_lane *lane, uint32_t i) {
+  return &lane->fences[(lane->first_fence + i) % TARNI_FENCES];
+}
+
 /* The oldest fence is complete, or its completion was awaited. */
 static void fence_drop_oldest_locked(tarni_lane *lane) {
-  tarni_fence *fence = &lane->fences[lane->first_fence];
+  tarni_fence *fence = fence_at(lane, 0);
   lane->complete = tarni_max(lane->complete, fence->ticket);
   fence->ticket = 0;
   lane->first_fence = (lane->first_fence + 1) % TARNI_FENCES;
   lane->n_fences--;
+}
+
+/* The driver does not know what the event stands for: it was recorded in a capture that ended
+ * before it could be seen. Such a fence proves nothing, and another one is made where it is missed;
+ * of a retired lane there is no other, so it stays. */
+static bool fence_void(tarn_heap *heap, tarni_lane *lane, uint32_t at, tarn_status status) {
+  if (status != TARN_INVALID || lane->is_retired) {
+    return false;
+  }
+  tarni_lock_acquire(&heap->lock);
+  const tarni_event event = fence_at(lane, at)->event;
+  for (uint32_t i = at + 1; i < lane->n_fences; i++) {
+    *fence_at(lane, i - 1) = *fence_at(lane, i);
+  }
+  lane->n_fences--;
+  *fence_at(lane, lane->n_fences) = (tarni_fence){.event = event};
+  lane->fenced = lane->n_fences != 0 ? fence_at(lane, lane->n_fences - 1)->ticket : lane->complete;
+  tarni_lock_release(&heap->lock);
+  return true;
 }
 
 /* Asks for one lane's oldest fence. */
@@ -157,31 +180,27 @@ static tarn_status fence_poll(tarn_heap *heap, tarni_index index) {
     return TARN_NOT_READY; /* for all that may be known now */
   }
   TARNI_RELAXED(heap->port); /* nor is one broken of which nobody told */
-  tarni_event event = lane->fences[lane->first_fence].event;
-  const tarn_status status = tarni_port_event_query(heap->port, event);
+  const tarn_status status = tarni_port_event_query(heap->port, fence_at(lane, 0)->event);
   if (status == TARN_OK) {
     tarni_lock_acquire(&heap->lock);
     fence_drop_oldest_locked(lane);
     tarni_lock_release(&heap->lock);
   }
-  return status;
+  return fence_void(heap, lane, 0, status) ? TARN_NOT_READY : status;
 }
 
-/* A place for one more fence; waits for the oldest when all are under way. */
+/* A place for one more fence. */
 static tarn_status fence_room(tarn_heap *heap, tarni_index index, tarni_fence **fence) {
   tarni_lane *lane = &heap->lanes[index];
-  if (lane->n_fences == TARNI_FENCES) {
-    const tarn_status status =
-        heap->care.is_deterministic ? TARN_NOT_READY : fence_poll(heap, index);
-    if (status == TARN_NOT_READY) {
-      /* The newest one is recorded anew: it proves more, a little later. */
-      *fence = &lane->fences[(lane->first_fence + TARNI_FENCES - 1) % TARNI_FENCES];
-      return TARN_OK;
+  if (lane->n_fences == TARNI_FENCES && !heap->care.is_deterministic) {
+    const tarn_status status = fence_poll(heap, index);
+    if (status != TARN_NOT_READY) {
+      TARN_TRY(status);
     }
-    TARN_TRY(status);
   }
-  *fence = &lane->fences[(lane->first_fence + lane->n_fences) % TARNI_FENCES];
-  return (*fence)->event != NULL ? TARN_OK : tarni_port_event_create(heap->port, &(*fence)->event);
+  /* Where all are under way the newest one is recorded anew: it proves more, a little later. */
+  *fence = fence_at(lane, lane->n_fences == TARNI_FENCES ? TARNI_FENCES - 1 : lane->n_fences);
+  return TARN_OK;
 }
 
 /* A thread's default stream has a name in that thread only; for others the legacy default stream
@@ -222,12 +241,20 @@ tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream) {
   return tarni_is_legacy(stream) ? tarni_port_capture_state(heap->port, stream, &state) : TARN_OK;
 }
 
-/* A record on a stream that is being captured would become a part of the capture, and so would
- * every stream that waits for it. */
-static tarn_status fence_allowed(const tarn_heap *heap, const tarni_lane *lane,
-                                 tarn_stream stream) {
-  tarni_capture_state state;
-  TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
+/* Records the heap's spare event. On a stream that is being captured it becomes a part of the
+ * capture, and so would every stream that waits for it, and who asks for it breaks the capture: the
+ * question comes after the record, since another thread may begin to capture at any time. The event
+ * stays the spare one then, and harms nothing. */
+static tarn_status spare_record(tarn_heap *heap, const tarni_lane *lane, tarn_stream stream) {
+  tarni_capture_state state = {0};
+  if (heap->spare == NULL) {
+    TARN_TRY(tarni_port_event_create(heap->port, &heap->spare));
+  }
+  TARN_TRY(tarni_legacy_check(heap, stream));
+  TARN_TRY(tarni_port_event_record(heap->port, heap->spare, stream));
+  if (!tarni_is_legacy(stream)) {
+    TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
+  }
   if (state.status == TARNI_CAPTURE_NONE) {
     return TARN_OK;
   }
@@ -264,21 +291,19 @@ static tarn_status fence_make(tarn_heap *heap, tarni_index index, uint64_t ticke
   tarni_fence *fence;
   tarn_stream stream;
   TARN_TRY(tarni_lane_stream(heap, index, &stream));
-  const tarn_status allowed = fence_allowed(heap, lane, stream);
-  if (allowed != TARN_OK) {
-    return allowed == TARN_CAPTURE ? allowed : fence_failed(heap, index, allowed);
-  }
   TARN_TRY(fence_room(heap, index, &fence));
   tarni_lock_acquire(&heap->lock);
   const uint64_t proven = lane->ticket; /* all that was given back before the record below */
   tarni_lock_release(&heap->lock);
-  const tarn_status status = tarni_port_event_record(heap->port, fence->event, stream);
+  const tarn_status status = spare_record(heap, lane, stream);
   if (status != TARN_OK) {
     return fence_failed(heap, index, status);
   }
   tarni_lock_acquire(&heap->lock);
+  const tarni_event before = fence->event;
   lane->n_fences += fence->ticket == 0;
-  fence->ticket = proven;
+  *fence = (tarni_fence){.event = heap->spare, .ticket = proven};
+  heap->spare = before;
   lane->fenced = proven;
   tarni_lock_release(&heap->lock);
   return TARN_OK;
@@ -322,9 +347,37 @@ static tarn_status lane_wait(tarn_heap *heap, tarn_stream stream, tarni_index ot
   return note_captured(heap, other, status);
 }
 
+/* Waits for the oldest fence that proves the ticket: the shortest wait. */
+static tarn_status fence_wait(tarn_heap *heap, tarni_order_entry entry, tarni_index index) {
+  tarni_lane *lane = &heap->lanes[index];
+  tarni_lane *other = &heap->lanes[entry.lane];
+  uint32_t i = 0;
+  TARN_TRY(tarni_lane_fence_grow(heap, entry.lane, entry.ticket));
+  while (i < other->n_fences && fence_at(other, i)->ticket < entry.ticket) {
+    i++;
+  }
+  if (i == other->n_fences) {
+    return TARN_OK; /* complete by now */
+  }
+  const tarni_fence fence = *fence_at(other, i);
+  const tarn_status status = lane_wait(heap, lane->stream, entry.lane, fence.event);
+  if (status == TARN_OK) {
+    tarni_lock_acquire(&heap->lock);
+    lane->waited[entry.lane] = tarni_max(lane->waited[entry.lane], fence.ticket);
+    heap->waits++;
+    tarni_lock_release(&heap->lock);
+  }
+  if (status != TARN_INVALID || tarni_capture_forbids()) {
+    return status;
+  }
+  TARNI_RELAXED(heap->port); /* whose fault it is: the stream's, or the event's */
+  return fence_void(heap, other, i, tarni_port_event_query(heap->port, fence.event))
+             ? TARN_NOT_READY
+             : status;
+}
+
 static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_index index) {
   tarni_lane *lane = &heap->lanes[index];
-  const tarni_lane *other = &heap->lanes[entry.lane];
   tarni_lock_acquire(&heap->lock);
   const bool is_met = entry_is_met(heap, entry, index);
   const tarn_status room = is_met ? TARN_OK : waited_room(heap, lane, entry.lane);
@@ -333,20 +386,11 @@ static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_in
     return TARN_OK;
   }
   TARN_TRY(room);
-  TARN_TRY(tarni_lane_fence_grow(heap, entry.lane, entry.ticket));
-  /* The oldest fence that proves the ticket: the shortest wait. */
-  for (uint32_t i = 0; i < other->n_fences; i++) {
-    const tarni_fence *fence = &other->fences[(other->first_fence + i) % TARNI_FENCES];
-    if (fence->ticket >= entry.ticket) {
-      TARN_TRY(lane_wait(heap, lane->stream, entry.lane, fence->event));
-      tarni_lock_acquire(&heap->lock);
-      lane->waited[entry.lane] = tarni_max(lane->waited[entry.lane], fence->ticket);
-      heap->waits++;
-      tarni_lock_release(&heap->lock);
-      return TARN_OK;
-    }
+  tarn_status status = fence_wait(heap, entry, index);
+  if (status == TARN_NOT_READY) { /* its fence was void: with another one */
+    status = fence_wait(heap, entry, index);
   }
-  return TARN_OK; /* complete by now */
+  return status == TARN_NOT_READY ? TARN_INVALID : status;
 }
 
 tarn_status tarni_order_wait_grow(tarn_heap *heap, const tarni_order *order, tarni_index lane) {
@@ -380,6 +424,23 @@ bool tarni_fences_poll_grow(tarn_heap *heap) {
   return is_news;
 }
 
+/* Waits for the lane's oldest fence. */
+static bool fence_sync(tarn_heap *heap, tarni_lane *lane) {
+  while (lane->n_fences != 0) {
+    const tarn_status status = tarni_port_event_sync(heap->port, fence_at(lane, 0)->event);
+    if (status == TARN_OK) {
+      tarni_lock_acquire(&heap->lock);
+      fence_drop_oldest_locked(lane);
+      tarni_lock_release(&heap->lock);
+      return true;
+    }
+    if (!fence_void(heap, lane, 0, status)) {
+      return false;
+    }
+  }
+  return false;
+}
+
 bool tarni_fences_wait_grow(tarn_heap *heap) {
   const uint32_t n = lanes_count(heap);
   if (tarni_capture_forbids()) {
@@ -387,12 +448,7 @@ bool tarni_fences_wait_grow(tarn_heap *heap) {
   }
   TARNI_RELAXED(heap->port);
   for (tarni_index i = 1; i < n; i++) {
-    tarni_lane *lane = &heap->lanes[i];
-    if (lane->n_fences != 0 &&
-        tarni_port_event_sync(heap->port, lane->fences[lane->first_fence].event) == TARN_OK) {
-      tarni_lock_acquire(&heap->lock);
-      fence_drop_oldest_locked(lane);
-      tarni_lock_release(&heap->lock);
+    if (fence_sync(heap, &heap->lanes[i])) {
       return true;
     }
   }
@@ -559,6 +615,10 @@ static tarn_status lane_fences_close(tarn_heap *heap, tarni_lane *lane) {
 tarn_status tarni_fences_close(tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     TARN_TRY(lane_fences_close(heap, &heap->lanes[i]));
+  }
+  if (heap->spare != NULL) {
+    TARN_TRY(tarni_port_event_destroy(heap->port, heap->spare));
+    heap->spare = NULL;
   }
   return TARN_OK;
 }

@@ -422,6 +422,7 @@ struct tarn_heap {
   /* lock DRIVER: */
   tarni_lock grow;
   struct tarni_nap *nap; /* of a heap that has ever slept (sleep.c) */
+  tarni_event spare;     /* the next fence, or one that was recorded in vain (order.c) */
   /* lock CAPTURE (arena.h): */
   tarni_lock capture;
   struct tarn_capture *captures; /* announced */

@@ -311,6 +311,37 @@ static void captured_event(void) {
   conform_forgive();
 }
 
+static tarn_status record_on_thread(void *argument) {
+  const fork_scene *scene = argument;
+  return tarni_port_event_record(conform_port, scene->fork, scene->origin);
+}
+
+/* Another thread records an event on a stream that is being captured: the capture is as it was
+ * without. Once it has ended the event stands for nothing, which harms nobody. */
+static void event_of_another_thread(void) {
+  for (int mode = 0; mode < 3; mode++) {
+    fork_scene scene;
+    tarni_graph graph;
+    if (!fork_set_up(&scene)) {
+      return;
+    }
+    CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, (tarni_capture_mode)mode));
+    CHECK_OK(conform_on_thread(record_on_thread, &scene));
+    CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_ACTIVE);
+    CHECK_OK(tarni_port_capture_end(conform_port, scene.origin, &graph));
+    CHECK_OK(tarni_port_graph_destroy(conform_port, graph, NULL));
+    CHECK_STATUS(tarni_port_event_query(conform_port, scene.fork), TARN_INVALID);
+    CHECK_STATUS(tarni_port_event_sync(conform_port, scene.fork), TARN_INVALID);
+    CHECK_STATUS(tarni_port_event_wait(conform_port, scene.branch, scene.fork), TARN_INVALID);
+    CHECK_EQ(state_of(scene.branch).status, TARNI_CAPTURE_NONE);
+    CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.origin));
+    CHECK_OK(tarni_port_event_wait(conform_port, scene.branch, scene.fork));
+    CHECK_OK(tarni_port_event_sync(conform_port, scene.fork));
+    fork_take_down(&scene);
+    conform_forgive();
+  }
+}
+
 static void two_captures_do_not_merge(void) {
   fork_scene scene;
   if (!fork_set_up(&scene)) {
@@ -372,6 +403,7 @@ static const test_case capture_cases[] = {
     {"capture: end by another thread", end_by_another_thread},
     {"capture: begin where it is not allowed", begin_where_it_is_not_allowed},
     {"capture: a captured event", captured_event},
+    {"capture: an event of another thread", event_of_another_thread},
     {"capture: two captures do not merge", two_captures_do_not_merge},
     {"capture: two captures at once", two_captures_at_once},
 };

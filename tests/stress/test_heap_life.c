@@ -552,7 +552,7 @@ static void run_program(uint64_t seed, bool is_alone) {
   l.has_faults = tarni_rng_below(&rng, 3) == 0;
   /* Of several threads one may break the capture that another has just begun: they have a test of
    * their own (test_capture_threads.c). */
-  l.has_captures = tarni_rng_below(&rng, 4) != 0 && is_alone;
+  l.has_captures = tarni_rng_below(&rng, 4) != 0;
   l.has_legacy = tarni_rng_below(&rng, 2) == 0;
   l.has_unretired = tarni_rng_below(&rng, 10) == 0;
   CHECK_EQ(pthread_rwlock_init(&l.world, NULL), 0);

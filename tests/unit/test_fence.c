@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Fences beside captures that others begin and end at any time, also between two calls of the heap:
+ * no capture is broken, none takes in what is not its own, and nothing stays behind. */
+#include "port/port.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { MIB = 1 << 20 };
+
+/* What another thread does around the next record on a stream. */
+typedef struct meddler {
+  tarni_port_table table;
+  const tarni_port_table *real;
+  tarn_stream stream;
+  bool is_beginning, is_ending;
+  uint64_t n_begun;
+} meddler;
+
+static meddler other;
+
+static tarn_status meddled_record(tarni_port *port, tarni_event event, tarn_stream stream) {
+  const bool is_it = stream == other.stream;
+  if (is_it && other.is_beginning) {
+    other.is_beginning = false;
+    other.n_begun++;
+    CHECK_OK(other.real->capture_begin(port, stream, TARNI_CAPTURE_RELAXED));
+  }
+  const tarn_status status = other.real->event_record(port, event, stream);
+  tarni_graph graph = NULL;
+  if (is_it && other.is_ending) {
+    other.is_ending = false;
+    CHECK_OK(other.real->capture_end(port, stream, &graph));
+    CHECK_OK(other.real->graph_destroy(port, graph, NULL));
+  }
+  return status;
+}
+
+static void meddle(rig *r, tarn_stream stream, bool is_ending) {
+  tarni_port *port = (tarni_port *)r->device;
+  other = (meddler){.table = *port->table,
+                    .real = port->table,
+                    .stream = stream,
+                    .is_beginning = true,
+                    .is_ending = is_ending};
+  other.table.event_record = meddled_record;
+  port->table = &other.table;
+}
+
+static void meddle_no_more(rig *r) {
+  tarni_port *port = (tarni_port *)r->device;
+  port->table = other.real;
+  CHECK_EQ(other.n_begun, 1);
+}
+
+/* A heap with a free block of the first stream, which is still in use there. */
+static bool set_up(rig *r) {
+  const tarn_heap_config config = {
+      .size = sizeof(config), .stealing = TARN_STEAL_ALWAYS, .limit_bytes = 12 * MIB};
+  rig_block block;
+  return rig_open(r, "sim:64M,order=lazy", &config, 2) &&
+         CHECK_OK(rig_alloc(r, 8 * MIB, r->streams[0], &block)) &&
+         CHECK_OK(rig_free(r, &block, r->streams[0]));
+}
+
+static void take_down(rig *r) {
+  CHECK_OK(tarn_heap_trim(r->heap, 0));
+  CHECK_EQ(rig_stats(r).reserved_bytes, 0);
+  CHECK(rig_is_sound(r));
+  rig_close(r);
+}
+
+static tarni_capture_state state_of(const rig *r, tarn_stream stream) {
+  tarni_capture_state state = {0};
+  CHECK_OK(tarni_port_capture_state((tarni_port *)r->device, stream, &state));
+  return state;
+}
+
+static void end_capture(const rig *r, tarn_stream stream) {
+  tarni_port *port = (tarni_port *)r->device;
+  tarni_graph graph = NULL;
+  CHECK_EQ(state_of(r, stream).status, TARNI_CAPTURE_ACTIVE);
+  CHECK_OK(tarni_port_capture_end(port, stream, &graph));
+  CHECK_OK(tarni_port_graph_destroy(port, graph, NULL));
+}
+
+/* Takes the first stream's memory for the second one while the other thread meddles. */
+static void steal(rig *r, uint64_t bytes, bool is_ending) {
+  rig_block block;
+  tarn_ptr address = 0;
+  meddle(r, r->streams[0], is_ending);
+  CHECK_OK(tarn_alloc(r->heap, bytes, r->streams[1], &address));
+  meddle_no_more(r);
+  CHECK_EQ(state_of(r, r->streams[1]).status, TARNI_CAPTURE_NONE);
+  rig_own(r, address, bytes, &block);
+  rig_touch(r, &block, r->streams[1], true);
+  CHECK_OK(rig_free(r, &block, r->streams[1]));
+}
+
+static void capture_begins_before_stealing(void) {
+  rig r;
+  REQUIRE(set_up(&r));
+  steal(&r, 8 * MIB, false); /* by waiting for the whole device */
+  end_capture(&r, r.streams[0]);
+  take_down(&r);
+}
+
+static void capture_begins_before_a_trim(void) {
+  rig r;
+  REQUIRE(set_up(&r));
+  meddle(&r, r.streams[0], false);
+  CHECK_STATUS(tarn_heap_trim(r.heap, 0), TARN_CAPTURE);
+  meddle_no_more(&r);
+  end_capture(&r, r.streams[0]);
+  take_down(&r);
+}
+
+static void capture_comes_and_goes_before_stealing(void) {
+  rig r;
+  REQUIRE(set_up(&r));
+  steal(&r, 8 * MIB, true);
+  take_down(&r);
+}
+
+/* The fence that proves nothing is the first one, or others are before and behind it. */
+static void capture_comes_and_goes_between_fences(void) {
+  for (int at = 0; at < 6; at++) {
+    rig r;
+    REQUIRE(set_up(&r));
+    for (int i = 0; i < 6; i++) {
+      rig_block block;
+      if (i == at) {
+        steal(&r, 9 * MIB, true);
+      } else {
+        CHECK_OK(rig_alloc(&r, 9 * MIB, r.streams[1], &block));
+        CHECK_OK(rig_free(&r, &block, r.streams[1]));
+      }
+      CHECK_OK(rig_alloc(&r, 10 * MIB, r.streams[0], &block));
+      CHECK_OK(rig_free(&r, &block, r.streams[0]));
+      CHECK(rig_is_sound(&r));
+    }
+    take_down(&r);
+  }
+}
+
+static void capture_comes_and_goes_before_a_trim(void) {
+  rig r;
+  REQUIRE(set_up(&r));
+  meddle(&r, r.streams[0], true);
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  meddle_no_more(&r);
+  take_down(&r);
+}
+
+static const test_case cases[] = {
+    {"a capture begins before a record, for another stream", capture_begins_before_stealing},
+    {"a capture begins before a record, for a trim", capture_begins_before_a_trim},
+    {"a capture comes and goes, for another stream", capture_comes_and_goes_before_stealing},
+    {"a capture comes and goes between fences", capture_comes_and_goes_between_fences},
+    {"a capture comes and goes, for a trim", capture_comes_and_goes_before_a_trim},
+};
+
+int main(int argc, char **argv) {
+  return test_run(cases, (int)(sizeof(cases) / sizeof(cases[0])), argc, argv);
+}
