@@ -155,22 +155,22 @@ static void fence_drop_oldest_locked(tarni_lane *lane) {
 }
 
 /* The driver does not know what the event stands for: it was recorded in a capture that ended
- * before it could be seen. Such a fence proves nothing, and another one is made where it is missed;
- * of a retired lane there is no other, so it stays. */
-static bool fence_void(tarn_heap *heap, tarni_lane *lane, uint32_t at, tarn_status status) {
+ * before it could be seen. Such a fence proves nothing, and goes; of a retired lane there will be
+ * no other, so it stays. The ticket that is to be fenced anew, or 0. */
+static uint64_t fence_void(tarn_heap *heap, tarni_lane *lane, uint32_t at, tarn_status status) {
   if (status != TARN_INVALID || lane->is_retired) {
-    return false;
+    return 0;
   }
   tarni_lock_acquire(&heap->lock);
-  const tarni_event event = fence_at(lane, at)->event;
+  const tarni_fence fence = *fence_at(lane, at);
   for (uint32_t i = at + 1; i < lane->n_fences; i++) {
     *fence_at(lane, i - 1) = *fence_at(lane, i);
   }
   lane->n_fences--;
-  *fence_at(lane, lane->n_fences) = (tarni_fence){.event = event};
+  *fence_at(lane, lane->n_fences) = (tarni_fence){.event = fence.event};
   lane->fenced = lane->n_fences != 0 ? fence_at(lane, lane->n_fences - 1)->ticket : lane->complete;
   tarni_lock_release(&heap->lock);
-  return true;
+  return fence.ticket;
 }
 
 /* Asks for one lane's oldest fence. */
@@ -186,7 +186,12 @@ static tarn_status fence_poll(tarn_heap *heap, tarni_index index) {
     fence_drop_oldest_locked(lane);
     tarni_lock_release(&heap->lock);
   }
-  return fence_void(heap, lane, 0, status) ? TARN_NOT_READY : status;
+  const uint64_t ticket = fence_void(heap, lane, 0, status);
+  if (ticket != 0) {
+    TARN_TRY(tarni_lane_fence_grow(heap, index, ticket));
+    return TARN_NOT_READY;
+  }
+  return status;
 }
 
 /* A place for one more fence. */
@@ -371,7 +376,7 @@ static tarn_status fence_wait(tarn_heap *heap, tarni_order_entry entry, tarni_in
     return status;
   }
   TARNI_RELAXED(heap->port); /* whose fault it is: the stream's, or the event's */
-  return fence_void(heap, other, i, tarni_port_event_query(heap->port, fence.event))
+  return fence_void(heap, other, i, tarni_port_event_query(heap->port, fence.event)) != 0
              ? TARN_NOT_READY
              : status;
 }
@@ -424,9 +429,10 @@ bool tarni_fences_poll_grow(tarn_heap *heap) {
   return is_news;
 }
 
-/* Waits for the lane's oldest fence. */
-static bool fence_sync(tarn_heap *heap, tarni_lane *lane) {
-  while (lane->n_fences != 0) {
+/* Waits for the lane's oldest fence; where that is void, once more for another. */
+static bool fence_sync(tarn_heap *heap, tarni_index index) {
+  tarni_lane *lane = &heap->lanes[index];
+  for (int i = 0; i < 2 && lane->n_fences != 0; i++) {
     const tarn_status status = tarni_port_event_sync(heap->port, fence_at(lane, 0)->event);
     if (status == TARN_OK) {
       tarni_lock_acquire(&heap->lock);
@@ -434,7 +440,8 @@ static bool fence_sync(tarn_heap *heap, tarni_lane *lane) {
       tarni_lock_release(&heap->lock);
       return true;
     }
-    if (!fence_void(heap, lane, 0, status)) {
+    const uint64_t ticket = fence_void(heap, lane, 0, status);
+    if (ticket == 0 || tarni_lane_fence_grow(heap, index, ticket) != TARN_OK) {
       return false;
     }
   }
@@ -448,7 +455,7 @@ bool tarni_fences_wait_grow(tarn_heap *heap) {
   }
   TARNI_RELAXED(heap->port);
   for (tarni_index i = 1; i < n; i++) {
-    if (fence_sync(heap, &heap->lanes[i])) {
+    if (fence_sync(heap, i)) {
       return true;
     }
   }

@@ -28,9 +28,10 @@ typedef struct tarn_graph tarn_graph;
 typedef struct tarn_layout tarn_layout;
 
 /* ---- Arenas ---------------------------------------------------------------------------------
- * The memory of one graph, or of several that never run at once. A capture makes its own when it
- * is given none. An arena is there until its owner has destroyed it, its last graph is gone and
- * done, and the last block of it is freed; whatever comes last. */
+ * The memory of one graph, or of several that never run at once: a launch writes over what captures
+ * after its own have left in places that were free by then. A capture makes its own when it is
+ * given none. An arena is there until its owner has destroyed it, its last graph is gone and done,
+ * and the last block of it is freed; whatever comes last. */
 typedef struct tarn_arena_config {
   size_t size;
   uint64_t limit_bytes;   /* most that it may hold; 0: what the device has. Sets the addresses that

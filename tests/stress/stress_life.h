@@ -88,6 +88,7 @@ typedef struct life_arena {
   bool is_asleep;
   life_block memory; /* the caller's, or none */
   tarn_stream home;  /* where all that uses such memory is */
+  tarn_stream last;  /* of the last launch of any of its graphs */
 } life_arena;
 
 typedef struct life_thread {

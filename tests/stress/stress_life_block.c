@@ -141,6 +141,12 @@ static void stream_empty(life_thread *self, tarn_stream stream) {
       self->graphs[i].after = to;
     }
   }
+  for (int i = 0; i < LIFE_ARENAS; i++) {
+    if (self->arenas[i].last == stream) {
+      life_order(self, stream, to);
+      self->arenas[i].last = to;
+    }
+  }
 }
 
 void life_leave(life_thread *self) {

@@ -226,7 +226,17 @@ static void graph_launch(life_thread *self, life_graph *graph) {
   }
   if (life_passed(self, tarn_graph_launch(graph->graph, stream), LIFE_CAPTURE)) {
     graph->after = stream;
+    if (graph->arena >= 0) {
+      self->arenas[graph->arena].last = stream;
+    }
   }
+}
+
+/* Where the last launch was that may have written to what a capture left: an earlier graph of the
+ * arena writes there, too. */
+static tarn_stream left_after(const life_thread *self, const life_graph *graph) {
+  const tarn_stream last = graph->arena >= 0 ? self->arenas[graph->arena].last : LIFE_NO_STREAM;
+  return last != LIFE_NO_STREAM ? last : graph->after;
 }
 
 /* Another stream to free the block on, which this one's use is named for; or this one. */
@@ -245,10 +255,11 @@ static tarn_stream left_name(life_thread *self, const life_graph *graph, const l
 static bool left_free(life_thread *self, life_graph *graph) {
   life_block *block = &graph->blocks[graph->n - 1];
   tarn_stream stream = graph_stream(self, graph);
-  if (graph->after != LIFE_NO_STREAM && !life_is_usable(self, graph->after)) {
-    stream = graph->after; /* inside of another capture, perhaps */
-  } else if (graph->after != LIFE_NO_STREAM) {
-    life_order(self, graph->after, stream);
+  const tarn_stream after = left_after(self, graph);
+  if (after != LIFE_NO_STREAM && !life_is_usable(self, after)) {
+    stream = after; /* inside of another capture, perhaps */
+  } else if (after != LIFE_NO_STREAM) {
+    life_order(self, after, stream);
     if (graph_is_awake(self, graph) && life_chance(self, 40)) {
       life_launch(self, block, stream, true);
       stream = left_name(self, graph, block, stream);
@@ -329,7 +340,8 @@ static bool arena_is_needed(const life_thread *self, int at) {
 static void arena_create(life_thread *self, life_arena *arena) {
   life *l = self->life;
   *arena = (life_arena){.heap = (int)life_below(self, (uint64_t)l->n_heaps),
-                        .home = l->common[life_below(self, LIFE_COMMON)]};
+                        .home = l->common[life_below(self, LIFE_COMMON)],
+                        .last = LIFE_NO_STREAM};
   const life_heap *h = &l->heaps[arena->heap];
   tarn_arena_config config = {.size = sizeof(config),
                               .limit_bytes = life_chance(self, 50) ? 16 * LIFE_MIB : 0,

@@ -406,6 +406,7 @@ static void check_empty(life *l) {
 /* The device breaks, and the program goes on for a while. */
 static void break_device(life *l) {
   CHECK_OK(tarn_sim_fail(l->device, TARN_CALL_COUNT, 1, 1, 700));
+  l->has_faults = false; /* no other one takes the place of this */
   l->is_lost = true;
   for (int i = 0; i < l->n_threads; i++) {
     l->threads[i].n_steps = 60;
@@ -527,6 +528,9 @@ static void run_threads(life *l) {
     for (int j = 0; j < LIFE_GRAPHS; j++) {
       t->graphs[j] = (life_graph){.arena = -1, .after = LIFE_NO_STREAM};
     }
+    for (int j = 0; j < LIFE_ARENAS; j++) {
+      t->arenas[j].last = LIFE_NO_STREAM;
+    }
     for (int j = 0; j < LIFE_OWN; j++) {
       CHECK_OK(tarn_stream_create(l->device, &t->own[j]));
     }
@@ -550,8 +554,6 @@ static void run_program(uint64_t seed, bool is_alone) {
   l.n_threads = is_alone ? 1 : 2 + (int)tarni_rng_below(&rng, LIFE_THREADS - 1);
   l.n_heaps = 1 + (int)tarni_rng_below(&rng, 2);
   l.has_faults = tarni_rng_below(&rng, 3) == 0;
-  /* Of several threads one may break the capture that another has just begun: they have a test of
-   * their own (test_capture_threads.c). */
   l.has_captures = tarni_rng_below(&rng, 4) != 0;
   l.has_legacy = tarni_rng_below(&rng, 2) == 0;
   l.has_unretired = tarni_rng_below(&rng, 10) == 0;
