@@ -620,7 +620,8 @@ static tarn_status lane_fences_close(tarn_heap *heap, tarni_lane *lane) {
 }
 
 tarn_status tarni_fences_close(tarn_heap *heap) {
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+  const uint32_t n = lanes_count(heap);
+  for (tarni_index i = 1; i < n; i++) {
     TARN_TRY(lane_fences_close(heap, &heap->lanes[i]));
   }
   if (heap->spare != NULL) {
