@@ -594,10 +594,11 @@ static void scope_step(life_thread *self) {
 static void plan_fault(life_thread *self) {
   static const int codes[] = {2, 801};
   const uint64_t kind = life_below(self, 2 * TARN_CALL_COUNT);
-  CHECK_OK(tarn_sim_fail(self->life->device,
-                         kind < TARN_CALL_COUNT ? (tarn_call)kind : TARN_CALL_COUNT,
-                         1 + life_below(self, kind < TARN_CALL_COUNT ? 3 : 30),
-                         1 + life_below(self, 3), codes[life_below(self, 2)]));
+  const bool is_any = kind >= TARN_CALL_COUNT;
+  const int code = codes[life_below(self, 2)];
+  const uint64_t times = 1 + life_below(self, 3);
+  CHECK_OK(tarn_sim_fail(self->life->device, is_any ? TARN_CALL_COUNT : (tarn_call)kind,
+                         1 + life_below(self, is_any ? 30 : 3), times, code));
 }
 
 static void limit_step(life_thread *self, life_heap *h, uint64_t dice) {

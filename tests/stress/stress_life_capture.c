@@ -194,8 +194,8 @@ static void capture_step(life_thread *self) {
       c->is_forked = true;
       life_order(self, c->origin, c->side);
     } else {
-      life_order(self, life_chance(self, 50) ? c->side : c->origin,
-                 life_chance(self, 50) ? c->side : c->origin);
+      const tarn_stream after = life_chance(self, 50) ? c->side : c->origin;
+      life_order(self, life_chance(self, 50) ? c->side : c->origin, after);
     }
   } else if (dice < 95) {
     life_capture_end(self, life_chance(self, 80));

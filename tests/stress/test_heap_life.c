@@ -479,10 +479,11 @@ static bool life_open(life *l, tarni_rng *rng) {
   const int mib = megabytes[tarni_rng_below(rng, 4)];
   l->total_bytes = (uint64_t)mib << 20;
   l->most_bytes = l->total_bytes / (3 + tarni_rng_below(rng, 14));
+  const char *granularity = tarni_rng_below(rng, 4) == 0 ? "256K" : "2M";
+  const char *order = orders[tarni_rng_below(rng, 4)];
   (void)snprintf(device_name, sizeof(device_name),
-                 "sim:%dM,seed=%" PRIu64 ",order=%s,granularity=%s,id=%" PRIu64, mib, l->seed,
-                 orders[tarni_rng_below(rng, 4)], tarni_rng_below(rng, 4) == 0 ? "256K" : "2M",
-                 ++n_opened);
+                 "sim:%dM,seed=%" PRIu64 ",order=%s,granularity=%s,id=%" PRIu64, mib, l->seed, order,
+                 granularity, ++n_opened);
   if (!CHECK_OK(tarn_device_open(device_name, &l->device)) ||
       !CHECK_OK(tarn_sim_set_on_finding(l->device, note_finding, l))) {
     return false;
