@@ -304,6 +304,9 @@ static tarn_status fence_make(tarn_heap *heap, tarni_index index, uint64_t ticke
   if (status != TARN_OK) {
     return fence_failed(heap, index, status);
   }
+  if (heap->care.is_verifying_streams) { /* another thread may have replaced it before the record */
+    TARN_TRY(tarni_lane_stream(heap, index, &stream));
+  }
   tarni_lock_acquire(&heap->lock);
   const tarni_event before = fence->event;
   lane->n_fences += fence->ticket == 0;

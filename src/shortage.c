@@ -261,17 +261,16 @@ static void note_trouble(shortage *at, tarn_status status) {
   }
 }
 
-/* Trims, and waits for a fence. False: that changed nothing. */
+/* Trims, and waits for a fence. False: that changed nothing. Counting fences does not tell: those
+ * that were missing are made as others complete. */
 static bool make_room(shortage *at) {
   tarn_heap *heap = at->heap;
   const uint64_t held = heap->reserved_bytes, n = fences_under_way(heap);
   note_trouble(at, tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size)));
-  if (heap->reserved_bytes == held) {
-    (void)tarni_fences_wait_grow(heap);
-  }
-  const bool has_waited = fences_under_way(heap) < n;
+  const bool is_news = heap->reserved_bytes < held || fences_under_way(heap) < n;
+  const bool has_waited = heap->reserved_bytes == held && tarni_fences_wait_grow(heap);
   tarni_shortage_reap_grow(heap);
-  return has_waited || heap->reserved_bytes < held;
+  return is_news || has_waited;
 }
 
 static bool has_any_block_locked(const tarn_heap *heap, tarni_index lane) {
@@ -297,15 +296,30 @@ static bool has_freed(shortage *at) {
   return is;
 }
 
-/* All work of all streams was awaited, unless a capture forbids that, or a stream is gone: then
- * this is all there is. */
+/* Makes room as long as there is any to be made. */
+static tarn_status climb_room(shortage *at, tarn_status status) {
+  const bool may_steal = at->heap->config.stealing != TARN_STEAL_NEVER;
+  while (is_shortage(status) && make_room(at)) {
+    collect_all(at);
+    status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
+  }
+  return status;
+}
+
+/* All work of all streams is awaited, unless a capture forbids that, or a stream is gone: then this
+ * is all there is. */
 static tarn_status climb_settled(shortage *at, tarn_status status) {
   const tarn_status settled = tarni_heap_settle_grow(at->heap);
   note_trouble(at, settled);
+  tarni_shortage_reap_grow(at->heap); /* what several streams used has come back by now */
+  collect_all(at);
   if (try_ready(at)) { /* also where not all could be awaited */
     return TARN_OK;
   }
-  return settled == TARN_OK ? try_grow(at, at->heap->config.stealing != TARN_STEAL_NEVER) : status;
+  if (settled != TARN_OK) {
+    return status;
+  }
+  return climb_room(at, try_grow(at, at->heap->config.stealing != TARN_STEAL_NEVER));
 }
 
 /* The steps under true shortage. */
@@ -334,10 +348,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
     status = is_stolen ? TARN_OK : status;
   }
   at->trouble.status = TARN_OK;
-  while (is_shortage(status) && make_room(at)) {
-    collect_all(at);
-    status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
-  }
+  status = climb_room(at, status);
   return is_shortage(status) && at->trouble.status == TARN_OK && has_freed(at)
              ? climb_settled(at, status)
              : status;

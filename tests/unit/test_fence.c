@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Fences beside captures that others begin and end at any time, also between two calls of the heap:
- * no capture is broken, none takes in what is not its own, and nothing stays behind. */
+ * Fences beside what other threads do at any time, also between two calls of the heap. Captures
+ * begin and end: none is broken, none takes in what is not its own, and nothing stays behind. A
+ * stream is replaced by another of the same handle: that one's end proves nothing. */
 #include "port/port.h"
 #include "support/rig.h"
 #include "support/test.h"
@@ -13,7 +14,7 @@ typedef struct meddler {
   tarni_port_table table;
   const tarni_port_table *real;
   tarn_stream stream;
-  bool is_beginning, is_ending;
+  bool is_beginning, is_ending, is_replacing;
   uint64_t n_begun;
 } meddler;
 
@@ -25,6 +26,14 @@ static tarn_status meddled_record(tarni_port *port, tarni_event event, tarn_stre
     other.is_beginning = false;
     other.n_begun++;
     CHECK_OK(other.real->capture_begin(port, stream, TARNI_CAPTURE_RELAXED));
+  }
+  if (is_it && other.is_replacing) {
+    tarn_stream again = NULL;
+    other.is_replacing = false;
+    other.n_begun++;
+    CHECK_OK(other.real->stream_destroy(port, stream));
+    CHECK_OK(other.real->stream_create(port, &again));
+    CHECK(again == stream);
   }
   const tarn_status status = other.real->event_record(port, event, stream);
   tarni_graph graph = NULL;
@@ -53,12 +62,20 @@ static void meddle_no_more(rig *r) {
   CHECK_EQ(other.n_begun, 1);
 }
 
+static void meddle_with_stream(rig *r, tarn_stream stream) {
+  meddle(r, stream, false);
+  other.is_beginning = false;
+  other.is_replacing = true;
+}
+
 /* A heap with a free block of the first stream, which is still in use there. */
-static bool set_up(rig *r) {
-  const tarn_heap_config config = {
-      .size = sizeof(config), .stealing = TARN_STEAL_ALWAYS, .limit_bytes = 12 * MIB};
+static bool set_up(rig *r, const char *device) {
+  const tarn_heap_config config = {.size = sizeof(config),
+                                   .stealing = TARN_STEAL_ALWAYS,
+                                   .limit_bytes = 12 * MIB,
+                                   .is_verifying_streams = true};
   rig_block block;
-  return rig_open(r, "sim:64M,order=lazy", &config, 2) &&
+  return rig_open(r, device, &config, 2) &&
          CHECK_OK(rig_alloc(r, 8 * MIB, r->streams[0], &block)) &&
          CHECK_OK(rig_free(r, &block, r->streams[0]));
 }
@@ -99,7 +116,7 @@ static void steal(rig *r, uint64_t bytes, bool is_ending) {
 
 static void capture_begins_before_stealing(void) {
   rig r;
-  REQUIRE(set_up(&r));
+  REQUIRE(set_up(&r, "sim:64M,order=lazy"));
   steal(&r, 8 * MIB, false); /* by waiting for the whole device */
   end_capture(&r, r.streams[0]);
   take_down(&r);
@@ -107,7 +124,7 @@ static void capture_begins_before_stealing(void) {
 
 static void capture_begins_before_a_trim(void) {
   rig r;
-  REQUIRE(set_up(&r));
+  REQUIRE(set_up(&r, "sim:64M,order=lazy"));
   meddle(&r, r.streams[0], false);
   CHECK_STATUS(tarn_heap_trim(r.heap, 0), TARN_CAPTURE);
   meddle_no_more(&r);
@@ -117,7 +134,7 @@ static void capture_begins_before_a_trim(void) {
 
 static void capture_comes_and_goes_before_stealing(void) {
   rig r;
-  REQUIRE(set_up(&r));
+  REQUIRE(set_up(&r, "sim:64M,order=lazy"));
   steal(&r, 8 * MIB, true);
   take_down(&r);
 }
@@ -126,7 +143,7 @@ static void capture_comes_and_goes_before_stealing(void) {
 static void capture_comes_and_goes_between_fences(void) {
   for (int at = 0; at < 6; at++) {
     rig r;
-    REQUIRE(set_up(&r));
+    REQUIRE(set_up(&r, "sim:64M,order=lazy"));
     for (int i = 0; i < 6; i++) {
       rig_block block;
       if (i == at) {
@@ -145,11 +162,29 @@ static void capture_comes_and_goes_between_fences(void) {
 
 static void capture_comes_and_goes_before_a_trim(void) {
   rig r;
-  REQUIRE(set_up(&r));
+  REQUIRE(set_up(&r, "sim:64M,order=lazy"));
   meddle(&r, r.streams[0], true);
   CHECK_OK(tarn_heap_trim(r.heap, 0));
   meddle_no_more(&r);
   take_down(&r);
+}
+
+/* The memory of a stream that is gone comes back when the whole device was waited for. */
+static void stream_is_replaced(void) {
+  rig r;
+  rig_block block;
+  tarn_ptr address = 0;
+  REQUIRE(set_up(&r, "sim:64M,order=eager"));
+  meddle_with_stream(&r, r.streams[0]);
+  const tarn_status status = tarn_alloc(r.heap, 8 * MIB, r.streams[1], &address);
+  meddle_no_more(&r);
+  if (CHECK_OK(status)) {
+    rig_own(&r, address, 8 * MIB, &block);
+    rig_touch(&r, &block, r.streams[1], true);
+    CHECK_OK(rig_free(&r, &block, r.streams[1]));
+  }
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
 }
 
 static const test_case cases[] = {
@@ -158,6 +193,7 @@ static const test_case cases[] = {
     {"a capture comes and goes, for another stream", capture_comes_and_goes_before_stealing},
     {"a capture comes and goes between fences", capture_comes_and_goes_between_fences},
     {"a capture comes and goes, for a trim", capture_comes_and_goes_before_a_trim},
+    {"a stream is replaced by its namesake", stream_is_replaced},
 };
 
 int main(int argc, char **argv) {
