@@ -594,7 +594,16 @@ static void several_threads(void) {
   }
 }
 
+/* Programs of one thread that have shown something. */
+static void known_programs(void) {
+  static const uint64_t seeds[] = {6020041 /* idle chunks once all was awaited */};
+  for (size_t i = 0; i < sizeof(seeds) / sizeof(seeds[0]); i++) {
+    run_program(seeds[i], true);
+  }
+}
+
 static const test_case cases[] = {
+    {"known programs", known_programs},
     {"one thread", one_thread},
     {"several threads", several_threads},
 };
