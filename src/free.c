@@ -215,8 +215,11 @@ TARNI_SLOW static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_st
       return TARN_OK;
     }
   }
-  return tarni_is_watched(heap) ? tarni_watch_free(heap, offset, stream)
-                                : tarni_free_plain(heap, offset, stream);
+  const tarn_status status = tarni_is_watched(heap) ? tarni_watch_free(heap, offset, stream)
+                                                    : tarni_free_plain(heap, offset, stream);
+  return status == TARN_CAPTURE && heap->care.is_asking_captures
+             ? tarni_capture_defer_found(heap, offset, stream)
+             : status;
 }
 
 tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {

@@ -351,6 +351,7 @@ tarn_status tarni_heap_settle_grow(tarn_heap *heap) {
                       "no host memory to look through the bins of %u streams", n_lanes);
   }
   const tarn_status status = tarni_lanes_finish_grow(heap);
+  tarni_uses_reap_grow(heap); /* what several streams used is complete, too */
   tarni_lock_acquire(&heap->lock);
   tarni_bins_attach_locked(heap, n_lanes, bins, status == TARN_OK);
   tarni_slab_collect_all_locked(heap);

@@ -137,6 +137,7 @@ bool tarni_fences_poll_grow(tarn_heap *heap);
 bool tarni_fences_wait_grow(tarn_heap *heap);
 /* Records a fence for the lane's ticket unless there is one. */
 tarn_status tarni_lane_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket);
+tarn_status tarni_lane_last_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket);
 /* Where work of the lane is put, by any thread. */
 tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *stream);
 static inline bool tarni_is_legacy(tarn_stream stream) {
@@ -160,6 +161,10 @@ tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *la
 tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 /* The same for a stream that cannot be asked because it is being captured. */
 tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
+/* For streams that cannot be asked for their name, as long as they are captured: what they use
+ * comes back when the whole device was waited for. 0: there is no record. */
+#define TARNI_NAMELESS UINT64_MAX
+tarni_index tarni_lane_nameless_locked(tarn_heap *heap);
 /* The calling thread for the stream that each thread has of its own; NULL for all others. */
 static inline const void *tarni_thread_of(tarn_stream stream) {
   return stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
@@ -640,6 +645,7 @@ tarn_status tarni_capture_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignm
  * stream is not, or the block is not live any more. */
 tarn_status tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream,
                                 bool *is_deferred);
+tarn_status tarni_capture_defer_found(tarn_heap *heap, uint64_t offset, tarn_stream stream);
 /* Frees, uses, describes what may be a captured block. False: it is none. */
 bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);
 bool tarni_arena_use(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);

@@ -150,12 +150,26 @@ tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *la
   return TARN_OK;
 }
 
+/* A lane that nobody can fence. It is never retired: blocks that are live may have been used by it.
+ */
+tarni_index tarni_lane_nameless_locked(tarn_heap *heap) {
+  tarni_index lane = lane_by_id(heap, TARNI_NAMELESS);
+  if (lane == 0) {
+    lane = lane_unused(heap);
+    if (lane != 0) {
+      lane_open(&heap->lanes[lane], TARNI_NAMELESS, (tarn_stream)UINTPTR_MAX);
+      heap->lanes[lane].is_lost = true;
+    }
+  }
+  return lane;
+}
+
 tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index) {
   tarni_lane *lane = &heap->lanes[index];
   tarni_lock_acquire(&heap->lock);
   const uint64_t ticket = tarni_ticket_locked(heap, index);
   tarni_lock_release(&heap->lock);
-  TARN_TRY(tarni_lane_fence_grow(heap, index, ticket));
+  TARN_TRY(tarni_lane_last_fence_grow(heap, index, ticket));
   tarni_lock_acquire(&heap->lock);
   lane->is_retired = true;
   tarni_lock_release(&heap->lock);

@@ -155,10 +155,10 @@ static void fence_drop_oldest_locked(tarni_lane *lane) {
 }
 
 /* The driver does not know what the event stands for: it was recorded in a capture that ended
- * before it could be seen. Such a fence proves nothing, and goes; of a retired lane there will be
- * no other, so it stays. The ticket that is to be fenced anew, or 0. */
+ * before it could be seen. Such a fence proves nothing, and goes. The ticket that is to be fenced
+ * anew, or 0. A retired lane cannot be: where it has no newer fence it is lost. */
 static uint64_t fence_void(tarn_heap *heap, tarni_lane *lane, uint32_t at, tarn_status status) {
-  if (status != TARN_INVALID || lane->is_retired) {
+  if (status != TARN_INVALID) {
     return 0;
   }
   tarni_lock_acquire(&heap->lock);
@@ -169,6 +169,7 @@ static uint64_t fence_void(tarn_heap *heap, tarni_lane *lane, uint32_t at, tarn_
   lane->n_fences--;
   *fence_at(lane, lane->n_fences) = (tarni_fence){.event = fence.event};
   lane->fenced = lane->n_fences != 0 ? fence_at(lane, lane->n_fences - 1)->ticket : lane->complete;
+  lane->is_lost = lane->is_lost || (lane->is_retired && lane->fenced < fence.ticket);
   tarni_lock_release(&heap->lock);
   return fence.ticket;
 }
@@ -246,6 +247,13 @@ tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream) {
   return tarni_is_legacy(stream) ? tarni_port_capture_state(heap->port, stream, &state) : TARN_OK;
 }
 
+static tarn_status fence_refuse(const tarn_heap *heap, const tarni_lane *lane) {
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts, "Try again after the capture.",
+                    "stream %llu is being captured: what it has freed cannot be waited for",
+                    (unsigned long long)lane->stream_id);
+}
+
 /* Records the heap's spare event. On a stream that is being captured it becomes a part of the
  * capture, and so would every stream that waits for it, and who asks for it breaks the capture: the
  * question comes after the record, since another thread may begin to capture at any time. The event
@@ -260,13 +268,7 @@ static tarn_status spare_record(tarn_heap *heap, const tarni_lane *lane, tarn_st
   if (!tarni_is_legacy(stream)) {
     TARN_TRY(tarni_port_capture_state(heap->port, stream, &state));
   }
-  if (state.status == TARNI_CAPTURE_NONE) {
-    return TARN_OK;
-  }
-  const tarni_facts facts = {.device = heap->port->device.name};
-  return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts, "Try again after the capture.",
-                    "stream %llu is being captured: what it has freed cannot be waited for",
-                    (unsigned long long)lane->stream_id);
+  return state.status == TARNI_CAPTURE_NONE ? TARN_OK : fence_refuse(heap, lane);
 }
 
 /* A fence could not be recorded. Where the lane's stream is still there the error is reported as
@@ -319,6 +321,20 @@ static tarn_status fence_make(tarn_heap *heap, tarni_index index, uint64_t ticke
 
 tarn_status tarni_lane_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket) {
   return note_captured(heap, index, fence_make(heap, index, ticket));
+}
+
+/* The last fence of a stream that goes: it is looked at while another can be made. */
+tarn_status tarni_lane_last_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket) {
+  tarni_lane *lane = &heap->lanes[index];
+  TARN_TRY(tarni_lane_fence_grow(heap, index, ticket));
+  if (lane->n_fences == 0 || heap->care.is_deterministic || tarni_capture_forbids()) {
+    return TARN_OK; /* where it proves nothing, the device will be waited for */
+  }
+  TARNI_RELAXED(heap->port);
+  const uint32_t newest = lane->n_fences - 1;
+  const tarn_status status = tarni_port_event_query(heap->port, fence_at(lane, newest)->event);
+  return fence_void(heap, lane, newest, status) != 0 ? tarni_lane_fence_grow(heap, index, ticket)
+                                                     : TARN_OK;
 }
 
 tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order) {
@@ -375,13 +391,14 @@ static tarn_status fence_wait(tarn_heap *heap, tarni_order_entry entry, tarni_in
     heap->waits++;
     tarni_lock_release(&heap->lock);
   }
-  if (status != TARN_INVALID || tarni_capture_forbids()) {
+  if (status != TARN_INVALID) {
     return status;
   }
   TARNI_RELAXED(heap->port); /* whose fault it is: the stream's, or the event's */
-  return fence_void(heap, other, i, tarni_port_event_query(heap->port, fence.event)) != 0
-             ? TARN_NOT_READY
-             : status;
+  const tarn_status asked = tarni_capture_forbids()
+                                ? TARN_INVALID /* another one will tell */
+                                : tarni_port_event_query(heap->port, fence.event);
+  return fence_void(heap, other, i, asked) != 0 ? TARN_NOT_READY : status;
 }
 
 static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_index index) {
@@ -394,11 +411,13 @@ static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_in
     return TARN_OK;
   }
   TARN_TRY(room);
-  tarn_status status = fence_wait(heap, entry, index);
-  if (status == TARN_NOT_READY) { /* its fence was void: with another one */
-    status = fence_wait(heap, entry, index);
+  for (int i = 0; i <= TARNI_FENCES; i++) { /* all may be void, and need another one */
+    const tarn_status status = fence_wait(heap, entry, index);
+    if (status != TARN_NOT_READY) {
+      return status;
+    }
   }
-  return status == TARN_NOT_READY ? TARN_INVALID : status;
+  return note_captured(heap, entry.lane, fence_refuse(heap, &heap->lanes[entry.lane]));
 }
 
 tarn_status tarni_order_wait_grow(tarn_heap *heap, const tarni_order *order, tarni_index lane) {
@@ -432,10 +451,10 @@ bool tarni_fences_poll_grow(tarn_heap *heap) {
   return is_news;
 }
 
-/* Waits for the lane's oldest fence; where that is void, once more for another. */
+/* Waits for the lane's oldest fence; where that is void, for the next or another one. */
 static bool fence_sync(tarn_heap *heap, tarni_index index) {
   tarni_lane *lane = &heap->lanes[index];
-  for (int i = 0; i < 2 && lane->n_fences != 0; i++) {
+  for (int i = 0; i <= TARNI_FENCES && lane->n_fences != 0; i++) {
     const tarn_status status = tarni_port_event_sync(heap->port, fence_at(lane, 0)->event);
     if (status == TARN_OK) {
       tarni_lock_acquire(&heap->lock);
@@ -474,7 +493,8 @@ static tarn_status lanes_fence(tarn_heap *heap, uint32_t n) {
     tarni_lane *lane = &heap->lanes[i];
     tarni_lock_acquire(&heap->lock);
     const bool is_used = lane->stream_id != 0;
-    lane->goal = is_used ? tarni_ticket_locked(heap, i) : 0;
+    const bool is_nameless = lane->stream_id == TARNI_NAMELESS; /* only what waits for it counts */
+    lane->goal = is_nameless ? lane->ticket : is_used ? tarni_ticket_locked(heap, i) : 0;
     tarni_lock_release(&heap->lock);
     const tarn_status fenced = is_used ? tarni_lane_fence_grow(heap, i, lane->goal) : TARN_OK;
     status = status == TARN_OK ? fenced : status;

@@ -281,13 +281,22 @@ static bool has_any_block_locked(const tarn_heap *heap, tarni_index lane) {
   return has;
 }
 
-/* Whether other streams have freed anything that is not known to be complete, wherever and of
- * whatever size: once it is complete it may come together. */
+static bool has_pending_locked(const tarn_heap *heap) {
+  const tarni_uses *uses = heap->pending;
+  while (uses != NULL && uses->is_held) {
+    uses = uses->next;
+  }
+  return uses != NULL;
+}
+
+/* Whether other streams have freed or used anything that is not known to be complete, wherever and
+ * of whatever size, or a mapping waits for that: once it is complete it may come together. */
 static bool has_freed(shortage *at) {
   tarn_heap *heap = at->heap;
   const tarni_index *trees[2] = {heap->zones[0].trees, heap->zones[1].trees};
   tarni_lock_acquire(&heap->lock);
-  bool is = trees[0][1 + heap->max_lanes] != 0 || trees[1][1 + heap->max_lanes] != 0;
+  bool is = trees[0][1 + heap->max_lanes] != 0 || trees[1][1 + heap->max_lanes] != 0 ||
+            heap->zombies != 0 || has_pending_locked(heap);
   for (tarni_index i = 1; i < heap->n_lanes && !is; i++) {
     is = i != at->need->lane &&
          (trees[0][1 + i] != 0 || trees[1][1 + i] != 0 || has_any_block_locked(heap, i));
@@ -349,9 +358,9 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
   }
   at->trouble.status = TARN_OK;
   status = climb_room(at, status);
-  return is_shortage(status) && at->trouble.status == TARN_OK && has_freed(at)
-             ? climb_settled(at, status)
-             : status;
+  const bool may_settle = /* also where a stream is gone: the device is waited for then */
+      at->trouble.status == TARN_OK || at->trouble.status == TARN_STATE;
+  return is_shortage(status) && may_settle && has_freed(at) ? climb_settled(at, status) : status;
 }
 
 /* What the caller gets for its request: a small one does not get all of what is needed for it. */

@@ -325,6 +325,9 @@ static void event_of_another_thread(void) {
     if (!fork_set_up(&scene)) {
       return;
     }
+    /* What it stood for before is forgotten. */
+    CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.branch));
+    CHECK_OK(tarni_port_event_sync(conform_port, scene.fork));
     CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, (tarni_capture_mode)mode));
     CHECK_OK(conform_on_thread(record_on_thread, &scene));
     CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_ACTIVE);
@@ -340,6 +343,27 @@ static void event_of_another_thread(void) {
     fork_take_down(&scene);
     conform_forgive();
   }
+}
+
+/* The same where the capture was broken before it ended. */
+static void event_of_a_broken_capture(void) {
+  fork_scene scene;
+  if (!fork_set_up(&scene)) {
+    return;
+  }
+  CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.branch));
+  CHECK_OK(tarni_port_event_sync(conform_port, scene.fork));
+  CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, TARNI_CAPTURE_RELAXED));
+  CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.origin));
+  CHECK_STATUS(tarni_port_stream_query(conform_port, scene.origin), TARN_CAPTURE);
+  CHECK_EQ(state_of(scene.origin).status, TARNI_CAPTURE_INVALIDATED);
+  CHECK_STATUS(tarni_port_event_record(conform_port, scene.join, scene.origin), TARN_CAPTURE);
+  end_capture_anyhow(scene.origin);
+  CHECK_STATUS(tarni_port_event_query(conform_port, scene.fork), TARN_INVALID);
+  CHECK_STATUS(tarni_port_event_wait(conform_port, scene.branch, scene.fork), TARN_INVALID);
+  CHECK_EQ(state_of(scene.branch).status, TARNI_CAPTURE_NONE);
+  fork_take_down(&scene);
+  conform_forgive();
 }
 
 static void two_captures_do_not_merge(void) {
@@ -404,6 +428,7 @@ static const test_case capture_cases[] = {
     {"capture: begin where it is not allowed", begin_where_it_is_not_allowed},
     {"capture: a captured event", captured_event},
     {"capture: an event of another thread", event_of_another_thread},
+    {"capture: an event of a broken capture", event_of_a_broken_capture},
     {"capture: two captures do not merge", two_captures_do_not_merge},
     {"capture: two captures at once", two_captures_at_once},
 };

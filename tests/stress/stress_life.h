@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "base/rng.h"
+#include "port/port.h"
 #include "support/rig.h"
 #include "support/test.h"
 #include "tarn/budget.h"
@@ -64,7 +65,9 @@ typedef struct life_heap {
 } life_heap;
 
 typedef struct life_capture {
-  tarn_capture *capture; /* NULL: none goes on */
+  tarn_capture *capture; /* NULL: none that was announced goes on */
+  bool is_going_on, is_raw;
+  uint64_t raw_id; /* the driver's, of one of which nobody told */
   tarn_stream origin, side;
   tarn_capture_mode mode;
   int heap, arena; /* -1: one of its own */
@@ -78,6 +81,9 @@ typedef struct life_graph { /* also what is left of a capture that was given up 
   int heap, arena;
   tarn_stream after; /* what its next launch, and frees of its blocks, must follow */
   bool has_held;
+  bool is_raw;        /* of a capture of which nobody told */
+  tarni_graph handle; /* the driver's of such a one, with exec; NULL: it is not launched any more */
+  tarni_graph_exec exec;
   life_block blocks[LIFE_CAPTURED];
   int n;
 } life_graph;
@@ -116,7 +122,7 @@ typedef struct life {
   tarn_stream common[LIFE_COMMON];
   life_heap heaps[LIFE_HEAPS];
   int n_heaps, n_threads;
-  bool has_faults, has_captures, has_legacy, has_unretired;
+  bool has_faults, has_captures, has_raw, has_legacy, has_unretired;
   bool is_lost;         /* the device is broken: nothing is expected but that nothing crashes */
   bool has_had_buckets; /* the device may hold more than heaps do: pages and pools of its own */
   pthread_rwlock_t world;
@@ -174,5 +180,14 @@ void life_capture_end(life_thread *self, bool is_kept);
 void life_step_capture(life_thread *self);
 void life_graph_drop(life_thread *self, life_graph *graph);
 bool life_arena_drop(life_thread *self, int at);
+
+/* ---- Captures of which nobody tells ---- */
+/* Whether the heap gives memory for the one that goes on. */
+bool life_raw_has_memory(const life_thread *self);
+bool life_raw_begin(life_thread *self);
+/* The graph has what is left of it; without memory of the heap, or not kept, nothing. */
+tarn_status life_raw_end(life_thread *self, bool is_kept, life_graph *graph);
+bool life_raw_launch(life_thread *self, life_graph *graph, tarn_stream stream);
+void life_raw_drop(life_thread *self, life_graph *graph);
 
 #endif

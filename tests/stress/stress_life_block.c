@@ -75,7 +75,7 @@ bool life_struck(life_thread *self, tarn_status status) {
 
 bool life_is_captured(const life_thread *self, tarn_stream stream) {
   const life_capture *c = &self->capture;
-  return c->capture != NULL && (stream == c->origin || (c->is_forked && stream == c->side));
+  return c->is_going_on && (stream == c->origin || (c->is_forked && stream == c->side));
 }
 
 bool life_is_usable(const life_thread *self, tarn_stream stream) {
@@ -84,7 +84,7 @@ bool life_is_usable(const life_thread *self, tarn_stream stream) {
 
 bool life_may_wait(const life_thread *self) {
   const life_capture *c = &self->capture;
-  return self->life->n_global == 0 && (c->capture == NULL || c->mode == TARN_CAPTURE_RELAXED);
+  return self->life->n_global == 0 && (!c->is_going_on || c->mode == TARN_CAPTURE_RELAXED);
 }
 
 tarn_stream life_pick_stream(life_thread *self) {
@@ -287,7 +287,8 @@ bool life_release(life_thread *self, life_block *block) {
   tarn_heap *heap = l->heaps[block->heap].heap;
   const rig_block *b = &block->block;
   tarn_status status;
-  if (life_is_captured(self, block->stream) && block->heap != self->capture.heap) {
+  if (life_is_captured(self, block->stream) &&
+      (block->heap != self->capture.heap || (self->capture.is_raw && !life_raw_has_memory(self)))) {
     return false; /* a capture of which nobody told the heap */
   }
   do {
@@ -401,7 +402,7 @@ static tarn_status block_get(life_thread *self, life_block *block, uint64_t alig
 static void try_again(life_thread *self, life_block *block, uint64_t alignment) {
   const life_heap *h = &self->life->heaps[block->heap];
   if (self->life->n_threads != 1 || self->life->has_faults || self->life->has_unretired ||
-      self->capture.capture != NULL || h->config.on_shortage != NULL || self->life->is_lost) {
+      self->capture.is_going_on || h->config.on_shortage != NULL || self->life->is_lost) {
     return;
   }
   CHECK_OK(tarn_heap_trim(h->heap, 0));

@@ -12,11 +12,22 @@ static int arena_pick(life_thread *self, int heap) {
   return is_there ? at : -1;
 }
 
+static void capture_begun(life_thread *self, bool is_begun) {
+  life_capture *c = &self->capture;
+  c->is_going_on = is_begun;
+  if (!is_begun) {
+    c->side = LIFE_NO_STREAM;
+    return;
+  }
+  self->life->n_global += c->mode == TARN_CAPTURE_GLOBAL;
+  self->life->n_per_thread += c->origin == LIFE_PER_THREAD;
+}
+
 void life_capture_begin(life_thread *self, bool is_alone) {
   life *l = self->life;
   life_capture *c = &self->capture;
   const int heap = (int)life_below(self, (uint64_t)l->n_heaps);
-  if (!l->has_captures || c->capture != NULL || l->heaps[heap].is_asleep ||
+  if (!l->has_captures || c->is_going_on || l->heaps[heap].is_asleep ||
       l->heaps[heap].config.is_secure) {
     return;
   }
@@ -28,6 +39,12 @@ void life_capture_begin(life_thread *self, bool is_alone) {
   c->mode = is_alone && life_chance(self, 60) ? TARN_CAPTURE_GLOBAL
             : life_chance(self, 50)           ? TARN_CAPTURE_RELAXED
                                               : TARN_CAPTURE_THREAD_LOCAL;
+  if (l->has_raw && life_chance(self, 50)) {
+    c->arena = -1;
+    c->holds_freed = false;
+    capture_begun(self, life_raw_begin(self));
+    return;
+  }
   const bool is_planned = self->layout != NULL && self->layout_heap == heap;
   const tarn_capture_config config = {.size = sizeof(config),
                                       .mode = c->mode,
@@ -43,12 +60,7 @@ void life_capture_begin(life_thread *self, bool is_alone) {
   const tarn_status status =
       tarn_capture_begin(l->heaps[heap].heap, &config, c->origin, &c->capture);
   CHECK_EQ(c->capture != NULL, status == TARN_OK);
-  if (!life_passed(self, status, LIFE_SHORT | LIFE_CAPTURE)) {
-    c->side = LIFE_NO_STREAM;
-    return;
-  }
-  l->n_global += c->mode == TARN_CAPTURE_GLOBAL;
-  l->n_per_thread += c->origin == LIFE_PER_THREAD;
+  capture_begun(self, life_passed(self, status, LIFE_SHORT | LIFE_CAPTURE));
 }
 
 /* A place for a graph, or for the blocks that a capture left. */
@@ -63,35 +75,43 @@ static life_graph *graph_place(life_thread *self) {
   return graph;
 }
 
+static void announced_end(life_thread *self, bool is_kept, life_graph *graph) {
+  life_capture *c = &self->capture;
+  tarn_status status;
+  do {
+    status =
+        is_kept ? tarn_capture_end(&c->capture, &graph->graph) : tarn_capture_abort(&c->capture);
+  } while (status != TARN_OK && life_struck(self, status) && c->capture != NULL);
+  CHECK(c->capture == NULL);
+}
+
 void life_capture_end(life_thread *self, bool is_kept) {
   life *l = self->life;
   life_capture *c = &self->capture;
-  tarn_graph *graph = NULL;
-  tarn_status status;
+  life_graph graph = {.heap = c->heap,
+                      .arena = c->arena,
+                      .after = c->has_held ? c->origin : LIFE_NO_STREAM,
+                      .has_held = c->has_held};
   if (c->is_forked) {
     life_order(self, c->side, c->origin);
   }
-  do {
-    status = is_kept ? tarn_capture_end(&c->capture, &graph) : tarn_capture_abort(&c->capture);
-  } while (status != TARN_OK && life_struck(self, status) && c->capture != NULL);
-  CHECK(c->capture == NULL);
+  if (c->is_raw) {
+    (void)life_raw_end(self, is_kept, &graph);
+  } else {
+    announced_end(self, is_kept, &graph);
+  }
   l->n_global -= c->mode == TARN_CAPTURE_GLOBAL;
   l->n_per_thread -= c->origin == LIFE_PER_THREAD;
   tarn_layout_destroy(self->layout);
   self->layout = NULL;
-  if (graph != NULL && life_chance(self, 30)) {
+  if (graph.graph != NULL && life_chance(self, 30)) {
     self->layout_heap = c->heap;
-    CHECK_OK(tarn_graph_plan(graph, NULL, &self->layout));
+    CHECK_OK(tarn_graph_plan(graph.graph, NULL, &self->layout));
   }
-  life_graph *place = graph_place(self);
-  *place = (life_graph){.graph = graph,
-                        .heap = c->heap,
-                        .arena = c->arena,
-                        .after = c->has_held ? c->origin : LIFE_NO_STREAM,
-                        .has_held = c->has_held};
-  for (; place->n < c->n; place->n++) {
-    place->blocks[place->n] = c->blocks[place->n];
+  for (; graph.n < c->n; graph.n++) {
+    graph.blocks[graph.n] = c->blocks[graph.n];
   }
+  *graph_place(self) = graph;
   *c = (life_capture){.side = LIFE_NO_STREAM};
 }
 
@@ -177,8 +197,9 @@ static void before_free(life_thread *self) {
 static void capture_step(life_thread *self) {
   life_capture *c = &self->capture;
   const uint64_t dice = life_below(self, 100);
+  const bool has_memory = !c->is_raw || life_raw_has_memory(self);
   if (dice < 40) {
-    if (c->n < LIFE_CAPTURED) {
+    if (c->n < LIFE_CAPTURED && has_memory) {
       captured_alloc(self);
     }
   } else if (dice < 60) {
@@ -186,7 +207,7 @@ static void capture_step(life_thread *self) {
       captured_free(self);
     }
   } else if (dice < 80) {
-    if (self->n != 0) {
+    if (self->n != 0 && has_memory) {
       before_free(self);
     }
   } else if (dice < 85) {
@@ -217,14 +238,17 @@ static bool graph_is_awake(const life_thread *self, const life_graph *graph) {
 
 static void graph_launch(life_thread *self, life_graph *graph) {
   const tarn_stream stream = graph_stream(self, graph);
-  if (!graph_is_awake(self, graph) ||
+  if (!graph_is_awake(self, graph) || (graph->is_raw && graph->handle == NULL) ||
       (graph->after != LIFE_NO_STREAM && !life_is_usable(self, graph->after))) {
     return;
   }
-  if (graph->has_held) {
+  if (graph->has_held || (graph->is_raw && graph->after != LIFE_NO_STREAM)) {
     life_order(self, graph->after, stream);
   }
-  if (life_passed(self, tarn_graph_launch(graph->graph, stream), LIFE_CAPTURE)) {
+  const bool is_launched =
+      graph->is_raw ? life_raw_launch(self, graph, stream)
+                    : life_passed(self, tarn_graph_launch(graph->graph, stream), LIFE_CAPTURE);
+  if (is_launched) {
     graph->after = stream;
     if (graph->arena >= 0) {
       self->arenas[graph->arena].last = stream;
@@ -262,6 +286,7 @@ static bool left_free(life_thread *self, life_graph *graph) {
     life_order(self, after, stream);
     if (graph_is_awake(self, graph) && life_chance(self, 40)) {
       life_launch(self, block, stream, true);
+      graph->after = graph->is_raw ? stream : graph->after; /* nobody else orders it */
       stream = left_name(self, graph, block, stream);
     }
   }
@@ -279,6 +304,7 @@ static void graph_destroy(life_thread *self, life_graph *graph) {
     status = tarn_graph_destroy(graph->graph);
   } while (status != TARN_OK && life_struck(self, status));
   graph->graph = NULL;
+  life_raw_drop(self, graph);
 }
 
 void life_graph_drop(life_thread *self, life_graph *graph) {
@@ -329,7 +355,7 @@ static void graph_step(life_thread *self) {
 /* ---- Arenas ---- */
 
 static bool arena_is_needed(const life_thread *self, int at) {
-  bool is_needed = self->capture.capture != NULL && self->capture.arena == at;
+  bool is_needed = self->capture.is_going_on && self->capture.arena == at;
   for (int i = 0; i < LIFE_GRAPHS; i++) {
     const life_graph *graph = &self->graphs[i];
     is_needed = is_needed || ((graph->graph != NULL || graph->n != 0) && graph->arena == at);
@@ -419,7 +445,7 @@ static void arena_step(life_thread *self) {
 
 void life_step_capture(life_thread *self) {
   const uint64_t dice = life_below(self, 100);
-  if (self->capture.capture != NULL && dice < 60) {
+  if (self->capture.is_going_on && dice < 60) {
     capture_step(self);
   } else if (dice < 70) {
     life_capture_begin(self, false);

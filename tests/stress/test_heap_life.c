@@ -107,7 +107,7 @@ static bool has_watch(const tarn_heap_config *config) {
 static bool is_any_captured(const life *l) {
   bool is = false;
   for (int i = 0; i < l->n_threads; i++) {
-    is = is || l->threads[i].capture.capture != NULL;
+    is = is || l->threads[i].capture.is_going_on;
   }
   return is;
 }
@@ -194,7 +194,7 @@ static void sleep_or_wake(life_thread *self) {
 }
 
 static bool is_of_heap(const life_thread *t, int heap) {
-  bool is = t->capture.capture != NULL && t->capture.heap == heap;
+  bool is = t->capture.is_going_on && t->capture.heap == heap;
   for (int i = 0; i < LIFE_GRAPHS; i++) {
     is = is || ((t->graphs[i].graph != NULL || t->graphs[i].n != 0) && t->graphs[i].heap == heap);
   }
@@ -250,7 +250,7 @@ static void heap_replace(life_thread *self, const char *device) {
   const int heap = (int)life_below(self, (uint64_t)l->n_heaps);
   bool is_free = true;
   for (int i = 0; i < l->n_threads; i++) { /* a capture may forbid what making a heap needs */
-    is_free = is_free && !is_of_heap(&l->threads[i], heap) && l->threads[i].capture.capture == NULL;
+    is_free = is_free && !is_of_heap(&l->threads[i], heap) && !l->threads[i].capture.is_going_on;
   }
   if (is_free && !l->has_faults && !l->is_lost) {
     heap_destroy(self, heap);
@@ -316,7 +316,7 @@ static void *run_shift(void *user) {
   }
   pthread_rwlock_rdlock(&l->world);
   const life_capture *c = &self->capture;
-  if (c->capture != NULL && (c->mode != TARN_CAPTURE_RELAXED || c->origin == LIFE_PER_THREAD)) {
+  if (c->is_going_on && (c->mode != TARN_CAPTURE_RELAXED || c->origin == LIFE_PER_THREAD)) {
     life_capture_end(self, life_chance(self, 50));
   }
   life_leave(self);
@@ -413,7 +413,7 @@ static void break_device(life *l) {
     (void)run_thread(&l->threads[i]);
   }
   for (int i = 0; i < l->n_threads; i++) {
-    if (l->threads[i].capture.capture != NULL) {
+    if (l->threads[i].capture.is_going_on) {
       life_capture_end(&l->threads[i], true);
     }
   }
@@ -429,7 +429,7 @@ static void finish(life *l) {
   life_is_self(NULL);
   check_all(l);
   for (int i = 0; i < l->n_threads; i++) {
-    if (l->threads[i].capture.capture != NULL) {
+    if (l->threads[i].capture.is_going_on) {
       life_capture_end(&l->threads[i], true);
     }
   }
@@ -482,8 +482,8 @@ static bool life_open(life *l, tarni_rng *rng) {
   const char *granularity = tarni_rng_below(rng, 4) == 0 ? "256K" : "2M";
   const char *order = orders[tarni_rng_below(rng, 4)];
   (void)snprintf(device_name, sizeof(device_name),
-                 "sim:%dM,seed=%" PRIu64 ",order=%s,granularity=%s,id=%" PRIu64, mib, l->seed, order,
-                 granularity, ++n_opened);
+                 "sim:%dM,seed=%" PRIu64 ",order=%s,granularity=%s,id=%" PRIu64, mib, l->seed,
+                 order, granularity, ++n_opened);
   if (!CHECK_OK(tarn_device_open(device_name, &l->device)) ||
       !CHECK_OK(tarn_sim_set_on_finding(l->device, note_finding, l))) {
     return false;
@@ -556,12 +556,16 @@ static void run_program(uint64_t seed, bool is_alone) {
   l.n_heaps = 1 + (int)tarni_rng_below(&rng, 2);
   l.has_faults = tarni_rng_below(&rng, 3) == 0;
   l.has_captures = tarni_rng_below(&rng, 4) != 0;
+  l.has_raw = l.has_captures && seed % 4 == 2;
   l.has_legacy = tarni_rng_below(&rng, 2) == 0;
   l.has_unretired = tarni_rng_below(&rng, 10) == 0;
   CHECK_EQ(pthread_rwlock_init(&l.world, NULL), 0);
   CHECK_EQ(pthread_mutex_init(&l.mutex, NULL), 0);
   test_note("seed %" PRIu64 ": %d threads, %d heaps%s%s%s%s", seed, l.n_threads, l.n_heaps,
-            l.has_faults ? ", faults" : "", l.has_captures ? ", captures" : "",
+            l.has_faults ? ", faults" : "",
+            l.has_raw        ? ", captures of which nobody tells"
+            : l.has_captures ? ", captures"
+                             : "",
             l.has_legacy ? ", the legacy stream" : "", l.has_unretired ? ", unretired" : "");
   if (life_open(&l, &rng)) {
     run_threads(&l);

@@ -347,6 +347,82 @@ static void blocks_after_an_arena(void) {
   rig_close(&r);
 }
 
+/* ---- Streams of which the heap hears in a capture for the first time ---- */
+
+static void end_driver_capture(const rig *r, tarn_stream stream) {
+  tarni_port *port = (tarni_port *)r->device;
+  tarni_graph graph;
+  CHECK_OK(tarni_port_capture_end(port, stream, &graph));
+  CHECK_OK(tarni_port_graph_destroy(port, graph, NULL));
+}
+
+/* Nobody told of the capture, and the first that the heap hears of it is a free: a heap that asks
+ * takes the block, and gives it back when the capture is over. */
+static void freed_by_an_unknown_stream(void) {
+  const tarn_heap_config configs[] = {
+      {.size = sizeof(configs[0]), .is_asking_captures = true},
+      {.size = sizeof(configs[0]), .is_asking_captures = true, .backing = TARN_BACKING_PLAIN},
+      {.size = sizeof(configs[0]), .is_asking_captures = true, .backing = TARN_BACKING_POOL},
+  };
+  for (size_t i = 0; i < sizeof(configs) / sizeof(configs[0]); i++) {
+    rig r;
+    rig_block small, large;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", &configs[i], 2));
+    CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &small));
+    CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &large));
+    rig_order(&r, r.streams[0], r.streams[1]);
+    CHECK_OK(
+        tarni_port_capture_begin((tarni_port *)r.device, r.streams[1], TARNI_CAPTURE_THREAD_LOCAL));
+    CHECK_OK(rig_free(&r, &small, r.streams[1]));
+    CHECK_OK(rig_free(&r, &large, r.streams[1]));
+    CHECK_EQ(rig_stats(&r).live_blocks, 0);
+    CHECK(rig_stats(&r).pending_bytes >= 8 * MIB);
+    CHECK(rig_is_sound(&r));
+    end_driver_capture(&r, r.streams[1]);
+    CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &small)); /* which asks whether it is over */
+    CHECK_OK(rig_free(&r, &small, r.streams[0]));
+    CHECK_OK(tarn_heap_trim(r.heap, 0));
+    CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+    CHECK(rig_is_sound(&r));
+    rig_close(&r);
+  }
+}
+
+/* What the stream was given before the capture may use the block, although it is named only now. */
+static void used_by_an_unknown_stream(void) {
+  for (int i = 0; i < 2; i++) {
+    rig r;
+    rig_block block, other;
+    tarn_capture *capture = NULL;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 3));
+    CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &block));
+    rig_order(&r, r.streams[0], r.streams[1]);
+    rig_touch(&r, &block, r.streams[1], true);
+    if (i == 0) { /* nobody told */
+      CHECK_OK(
+          tarni_port_capture_begin((tarni_port *)r.device, r.streams[1], TARNI_CAPTURE_RELAXED));
+    } else { /* it has joined a capture that was announced */
+      CHECK_OK(tarn_capture_begin(r.heap, &relaxed, r.streams[2], &capture));
+      rig_order(&r, r.streams[2], r.streams[1]);
+    }
+    CHECK_OK(tarn_use(r.heap, block.address, r.streams[1]));
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+    CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &other)); /* not the same memory */
+    CHECK_OK(rig_free(&r, &other, r.streams[0]));
+    CHECK(rig_is_sound(&r));
+    if (i == 0) {
+      end_driver_capture(&r, r.streams[1]);
+    } else {
+      rig_order(&r, r.streams[1], r.streams[2]);
+      CHECK_OK(tarn_capture_abort(&capture));
+    }
+    CHECK_OK(tarn_heap_trim(r.heap, 0));
+    CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+    CHECK_EQ(rig_stats(&r).quarantined_bytes, 0);
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
     {"more streams than are kept apart", many_streams},
     {"found by its own thread", found_by_its_own_thread},
@@ -356,6 +432,8 @@ static const test_case cases[] = {
     {"an earlier block freed by another thread's stream", earlier_block_freed_by_anothers},
     {"an arena after an arena", arena_after_arena},
     {"blocks after an arena", blocks_after_an_arena},
+    {"freed by a stream that is new", freed_by_an_unknown_stream},
+    {"used by a stream that is new", used_by_an_unknown_stream},
 };
 
 TEST_MAIN(cases)
