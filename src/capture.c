@@ -38,8 +38,11 @@ static tarn_status capture_goes_on(tarn_capture *capture, bool *goes_on) {
     return TARN_OK; /* its own thread will find out */
   }
   TARN_TRY(tarni_capture_id_held(capture));
-  TARN_TRY(tarni_capture_state_of(capture->heap, capture->stream, &state));
-  *goes_on = state.status != TARNI_CAPTURE_NONE && state.id == capture->id;
+  const tarn_status status = tarni_capture_state_of(capture->heap, capture->stream, &state);
+  if (status != TARN_INVALID) { /* a stream that is gone records nothing */
+    TARN_TRY(status);
+  }
+  *goes_on = status == TARN_OK && state.status != TARNI_CAPTURE_NONE && state.id == capture->id;
   return TARN_OK;
 }
 
@@ -415,6 +418,7 @@ void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
 }
 
 void tarni_captures_reap_held(tarn_heap *heap) {
+  found_end_held(heap);
   tarn_capture *over = heap->captures_over;
   heap->captures_over = NULL;
   while (over != NULL) {

@@ -487,6 +487,7 @@ tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
 tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
   TARN_TRY(tarni_heap_given(heap, "tarn_stream_retire"));
   TARNI_PAYS(&heap->calls);
+  tarni_captures_reap(heap); /* while the stream can be asked about what it freed in captures */
   tarni_index lane;
   TARN_TRY(tarni_lane_known(heap, stream, &lane));
   if (lane == 0) {

@@ -63,9 +63,21 @@ static tarn_status sleep_check(const tarn_heap *heap, tarn_sleep_content content
   return TARN_OK;
 }
 
+static tarn_status capture_refuse(const tarn_heap *heap, const char *what, uint64_t number) {
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_CAPTURE, "tarn_heap_sleep", &facts,
+                    "End the capture before the heap goes to sleep.", what,
+                    (unsigned long long)number);
+}
+
 /* A stream that is being captured cannot be waited for, and a capture may keep the default stream,
  * on which content is saved and filled. */
 static tarn_status captures_refuse(tarn_heap *heap, tarn_sleep_content content) {
+  const uint32_t n = atomic_load_explicit(&heap->n_captures, memory_order_relaxed);
+  if (n > heap->care.is_asking_captures) {
+    return capture_refuse(heap, "%llu captures of the heap go on",
+                          n - heap->care.is_asking_captures);
+  }
   if (content == TARN_SLEEP_SAVE || heap->care.is_secure) {
     TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
   }
@@ -82,11 +94,8 @@ static tarn_status captures_refuse(tarn_heap *heap, tarn_sleep_content content) 
       return status;
     }
     if (state.status != TARNI_CAPTURE_NONE) {
-      const tarni_facts facts = {.device = heap->port->device.name};
-      return tarni_fail(TARN_CAPTURE, "tarn_heap_sleep", &facts,
-                        "End the capture before the heap goes to sleep.",
-                        "stream %llu is being captured and cannot be waited for",
-                        (unsigned long long)lane.stream_id);
+      return capture_refuse(heap, "stream %llu is being captured and cannot be waited for",
+                            lane.stream_id);
     }
   }
   return TARN_OK;
@@ -549,6 +558,7 @@ tarn_status tarn_heap_sleep(tarn_heap *heap, tarn_sleep_content content) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_sleep"));
   TARN_TRY(sleep_check(heap, content));
   TARNI_PAYS(&heap->calls);
+  tarni_captures_reap(heap); /* those of which nobody told may be over */
   tarni_lock_acquire(&heap->grow);
   const tarn_status status = sleep_grow(heap, content);
   tarni_lock_release(&heap->grow);

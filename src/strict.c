@@ -2,14 +2,15 @@
  *
  * Captures that make calls illegal: while one goes on in the driver's global mode no thread, and in
  * its thread-local mode not the thread that began it, may ask about events or wait for them. Such a
- * call would break the capture, so the heap does without. Knows announced captures only.
+ * call would break the capture, so the heap does without. Knows announced captures, and those that
+ * a heap has found, of which nobody tells when they are over: the driver is asked.
  *
- * Lock: strict_lock, a leaf; the count is read without it. */
+ * Lock: strict_lock; the count is read without it. */
 #include <stdatomic.h>
 
 #include "arena.h"
 
-static tarni_lock strict_lock = TARNI_LOCK_INIT(TARNI_RANK_CACHE);
+static tarni_lock strict_lock = TARNI_LOCK_INIT(TARNI_RANK_STRICT);
 static _Atomic uint32_t n_strict; /* 0: nobody has to look */
 static tarn_capture *strict_captures;
 
@@ -45,6 +46,16 @@ tarn_status tarni_capture_allows(const char *operation) {
                           "a capture that goes on forbids what this call needs");
 }
 
+static bool goes_on(const tarn_capture *capture) {
+  tarni_capture_state state = {0};
+  if (!capture->is_found || tarni_capture_is_anothers(capture)) {
+    return true;
+  }
+  const tarn_status status = tarni_port_capture_state(capture->heap->port, capture->stream, &state);
+  return status == TARN_OK ? state.status != TARNI_CAPTURE_NONE && state.id == capture->id
+                           : status != TARN_INVALID; /* the stream is gone */
+}
+
 bool tarni_capture_forbids(void) {
   if (TARNI_LIKELY(atomic_load_explicit(&n_strict, memory_order_relaxed) == 0)) {
     return false;
@@ -54,7 +65,7 @@ bool tarni_capture_forbids(void) {
   tarni_lock_acquire(&strict_lock);
   for (const tarn_capture *at = strict_captures; at != NULL && !is_forbidden;
        at = at->next_strict) {
-    is_forbidden = at->config.mode == TARN_CAPTURE_GLOBAL || at->thread == thread;
+    is_forbidden = (at->config.mode == TARN_CAPTURE_GLOBAL || at->thread == thread) && goes_on(at);
   }
   tarni_lock_release(&strict_lock);
   return is_forbidden;

@@ -15,6 +15,7 @@ typedef enum tarni_rank {
   TARNI_RANK_REGISTRY, /* the table of open devices: may call the port */
   TARNI_RANK_CAPTURE,  /* captures, arenas and graphs: held around driver calls, not for hits */
   TARNI_RANK_DRIVER,   /* held around driver calls: slow paths only, never needed by a hit */
+  TARNI_RANK_STRICT,   /* captures that forbid calls: the driver is asked whether they go on */
   TARNI_RANK_HEAP,     /* structures that a miss needs: no driver call below it */
   TARNI_RANK_CACHE,    /* one thread's cache, where it has to be locked */
   TARNI_RANK_SIM,      /* inside a port */

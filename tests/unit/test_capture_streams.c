@@ -358,7 +358,7 @@ static void end_driver_capture(const rig *r, tarn_stream stream) {
 
 /* Nobody told of the capture, and the first that the heap hears of it is a free: a heap that asks
  * takes the block, and gives it back when the capture is over. */
-static void freed_by_an_unknown_stream(void) {
+static void freed_by_unknown(bool is_retired) {
   const tarn_heap_config configs[] = {
       {.size = sizeof(configs[0]), .is_asking_captures = true},
       {.size = sizeof(configs[0]), .is_asking_captures = true, .backing = TARN_BACKING_PLAIN},
@@ -378,14 +378,53 @@ static void freed_by_an_unknown_stream(void) {
     CHECK_EQ(rig_stats(&r).live_blocks, 0);
     CHECK(rig_stats(&r).pending_bytes >= 8 * MIB);
     CHECK(rig_is_sound(&r));
+    CHECK_STATUS(tarn_heap_sleep(r.heap, TARN_SLEEP_DROP),
+                 r.has_buckets ? TARN_UNSUPPORTED : TARN_CAPTURE);
     end_driver_capture(&r, r.streams[1]);
-    CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &small)); /* which asks whether it is over */
-    CHECK_OK(rig_free(&r, &small, r.streams[0]));
+    if (is_retired) { /* the last that is heard of it */
+      CHECK_OK(tarn_stream_retire(r.heap, r.streams[1]));
+      CHECK_OK(tarn_stream_destroy(r.device, r.streams[1]));
+      r.n_streams = 1;
+    }
     CHECK_OK(tarn_heap_trim(r.heap, 0));
     CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
     CHECK(rig_is_sound(&r));
     rig_close(&r);
   }
+}
+
+static void freed_by_an_unknown_stream(void) {
+  freed_by_unknown(false);
+}
+
+static void freed_by_a_stream_that_goes(void) {
+  freed_by_unknown(true);
+}
+
+/* A heap has found a capture, and hears no more: once it is over other heaps can wait again. */
+static void found_and_forgotten(void) {
+  const tarn_heap_config asking = {.size = sizeof(asking), .is_asking_captures = true};
+  rig r;
+  rig_block block;
+  tarn_ptr address = 0;
+  tarn_heap *other = NULL;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", &asking, 2));
+  const tarn_heap_config plain = {.size = sizeof(plain), .device = "sim:64M,order=lazy"};
+  CHECK_OK(tarn_heap_create(&plain, &other));
+  CHECK_OK(tarn_alloc(other, 8 * MIB, r.streams[0], &address));
+  rig_own(&r, address, 8 * MIB, &block);
+  rig_touch(&r, &block, r.streams[0], true);
+  CHECK_OK(tarni_port_capture_begin((tarni_port *)r.device, r.streams[1], TARNI_CAPTURE_GLOBAL));
+  tarn_ptr captured = 0;
+  CHECK_OK(tarn_alloc(r.heap, MIB, r.streams[1], &captured));
+  CHECK_OK(tarn_sim_disown(r.device, address, 8 * MIB));
+  CHECK_OK(tarn_free(other, address, r.streams[0]));
+  CHECK_STATUS(tarn_heap_trim(other, 0), TARN_CAPTURE);
+  end_driver_capture(&r, r.streams[1]);
+  CHECK_OK(tarn_heap_trim(other, 0));
+  CHECK_OK(tarn_heap_destroy(other, NULL));
+  CHECK_OK(tarn_free(r.heap, captured, r.streams[1]));
+  rig_close(&r);
 }
 
 /* What the stream was given before the capture may use the block, although it is named only now. */
@@ -433,6 +472,8 @@ static const test_case cases[] = {
     {"an arena after an arena", arena_after_arena},
     {"blocks after an arena", blocks_after_an_arena},
     {"freed by a stream that is new", freed_by_an_unknown_stream},
+    {"freed by a stream that is new, and goes", freed_by_a_stream_that_goes},
+    {"found by a heap that hears no more", found_and_forgotten},
     {"used by a stream that is new", used_by_an_unknown_stream},
 };
 
