@@ -194,6 +194,17 @@ static void before_free(life_thread *self) {
   }
 }
 
+static void capture_fork(life_thread *self) {
+  life_capture *c = &self->capture;
+  if (!c->is_forked) {
+    c->is_forked = true;
+    life_order(self, c->origin, c->side);
+    return;
+  }
+  const tarn_stream after = life_chance(self, 50) ? c->side : c->origin;
+  life_order(self, life_chance(self, 50) ? c->side : c->origin, after);
+}
+
 static void capture_step(life_thread *self) {
   life_capture *c = &self->capture;
   const uint64_t dice = life_below(self, 100);
@@ -211,13 +222,7 @@ static void capture_step(life_thread *self) {
       before_free(self);
     }
   } else if (dice < 85) {
-    if (!c->is_forked) {
-      c->is_forked = true;
-      life_order(self, c->origin, c->side);
-    } else {
-      const tarn_stream after = life_chance(self, 50) ? c->side : c->origin;
-      life_order(self, life_chance(self, 50) ? c->side : c->origin, after);
-    }
+    capture_fork(self);
   } else if (dice < 95) {
     life_capture_end(self, life_chance(self, 80));
   }
