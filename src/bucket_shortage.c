@@ -321,11 +321,13 @@ tarn_status tarni_bucket_trim_ready_grow(tarn_heap *heap, uint64_t keep) {
 tarn_status tarni_bucket_trim_grow(tarn_heap *heap, uint64_t keep) {
   const tarni_buckets *buckets = heap->buckets;
   evict_down_to(heap, keep, true);
-  if (buckets->pool != NULL || tarni_uses_are_pending(heap)) {
-    TARN_TRY(tarni_lanes_finish_grow(heap)); /* a pool gives back only what is seen complete */
-    tarni_uses_reap_grow(heap);
-    evict_down_to(heap, keep, true);
+  if (buckets->pool != NULL) { /* it gives back only what is seen to be complete */
+    TARN_TRY(tarni_lanes_finish_grow(heap));
+  } else if (tarni_uses_are_pending(heap)) { /* as far as a capture lets it */
+    (void)tarni_lanes_finish_grow(heap);
   }
+  tarni_uses_reap_grow(heap);
+  evict_down_to(heap, keep, true);
   tarn_status status = tarni_grants_await_grow(heap);
   if (status == TARN_OK &&
       tarni_grants_are_doomed(heap)) { /* some wait for a stream that is gone */

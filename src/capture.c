@@ -34,8 +34,9 @@ tarn_status tarni_capture_state_of(tarn_heap *heap, tarn_stream stream,
 static tarn_status capture_goes_on(tarn_capture *capture, bool *goes_on) {
   tarni_capture_state state;
   *goes_on = true;
-  if (tarni_capture_is_anothers(capture)) {
-    return TARN_OK; /* its own thread will find out */
+  if (tarni_capture_is_anothers(capture)) { /* its own thread will find out */
+    *goes_on = !(capture->is_found && tarni_thread_is_gone(capture->thread));
+    return TARN_OK;
   }
   TARN_TRY(tarni_capture_id_held(capture));
   const tarn_status status = tarni_capture_state_of(capture->heap, capture->stream, &state);

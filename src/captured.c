@@ -148,22 +148,6 @@ tarn_status tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream st
   return may_pass ? TARN_OK : status;
 }
 
-/* Takes over what cannot be given back now because of a capture of which nobody told. */
-tarn_status tarni_capture_defer_found(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
-  tarn_capture *capture;
-  bool is_deferred = false;
-  tarni_lock_acquire(&heap->capture);
-  const tarn_status status = tarni_capture_of_held(heap, stream, &capture);
-  if (status == TARN_OK && capture != NULL) {
-    tarni_deferred *deferred = deferred_for(capture, stream);
-    tarni_lock_acquire(&heap->lock);
-    is_deferred = tarni_deferred_add_locked(heap, deferred, offset);
-    tarni_lock_release(&heap->lock);
-  }
-  tarni_lock_release(&heap->capture);
-  return is_deferred ? TARN_OK : status == TARN_OK ? TARN_CAPTURE : status;
-}
-
 static tarn_status arena_refuse(const tarn_arena *arena, uint64_t offset, const char *operation) {
   const tarni_facts facts = {.device = arena->heap->port->device.name};
   const uint32_t index = tarni_piece_at_held(arena, offset);

@@ -121,14 +121,17 @@ static tarni_index large_at(const tarn_heap *heap, uint64_t offset) {
   return extent->offset == offset && extent->state == TARNI_BLOCK_LIVE ? index : 0;
 }
 
-TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for a cache (I7).
-            * Without room for a lane either, the stream is waited for: then the block is
-            * everybody's. */
+TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for a cache (I7), or
+            * the stream is new, and captured. Without room for a lane either, the stream is waited
+            * for: then the block is everybody's. */
     static tarn_status
     free_bare(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   tarni_index lane = TARNI_LANE_COMMON;
   const bool is_host = heap->is_fixed && stream == TARNI_STREAM_HOST;
-  if (!is_host && (tarni_lane_known(heap, stream, &lane) != TARN_OK || lane == TARNI_LANE_COMMON)) {
+  const tarn_status known = is_host ? TARN_OK : tarni_lane_known(heap, stream, &lane);
+  if (known == TARN_CAPTURE) {
+    TARN_TRY(tarni_lane_unnamed(heap, stream, &lane));
+  } else if (!is_host && (known != TARN_OK || lane == TARNI_LANE_COMMON)) {
     TARNI_RELAXED(heap->port);
     TARN_TRY(tarni_port_stream_sync(heap->port, stream));
   }
@@ -175,7 +178,7 @@ tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream strea
   }
   tarni_cache *cache;
   const tarn_status status = tarni_cache_find(heap, stream, &cache);
-  if (status == TARN_HOST_MEMORY || status == TARN_LIMIT) {
+  if (status == TARN_HOST_MEMORY || status == TARN_LIMIT || status == TARN_CAPTURE) {
     return free_bare(heap, offset, stream);
   }
   TARN_TRY(status);
@@ -215,11 +218,8 @@ TARNI_SLOW static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_st
       return TARN_OK;
     }
   }
-  const tarn_status status = tarni_is_watched(heap) ? tarni_watch_free(heap, offset, stream)
-                                                    : tarni_free_plain(heap, offset, stream);
-  return status == TARN_CAPTURE && heap->care.is_asking_captures
-             ? tarni_capture_defer_found(heap, offset, stream)
-             : status;
+  return tarni_is_watched(heap) ? tarni_watch_free(heap, offset, stream)
+                                : tarni_free_plain(heap, offset, stream);
 }
 
 tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {

@@ -161,10 +161,10 @@ tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *la
 tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 /* The same for a stream that cannot be asked because it is being captured. */
 tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
-/* For streams that cannot be asked for their name, as long as they are captured: what they use
- * comes back when the whole device was waited for. 0: there is no record. */
-#define TARNI_NAMELESS UINT64_MAX
-tarni_index tarni_lane_nameless_locked(tarn_heap *heap);
+/* For a stream that cannot be asked for its name now, since it is being captured: the lane that
+ * its handle is known by, else a new one, which gets its name as soon as that can be asked. */
+#define TARNI_UNNAMED UINT64_MAX
+tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 /* The calling thread for the stream that each thread has of its own; NULL for all others. */
 static inline const void *tarni_thread_of(tarn_stream stream) {
   return stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
@@ -645,7 +645,6 @@ tarn_status tarni_capture_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignm
  * stream is not, or the block is not live any more. */
 tarn_status tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream,
                                 bool *is_deferred);
-tarn_status tarni_capture_defer_found(tarn_heap *heap, uint64_t offset, tarn_stream stream);
 /* Frees, uses, describes what may be a captured block. False: it is none. */
 bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);
 bool tarni_arena_use(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);

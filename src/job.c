@@ -125,8 +125,10 @@ void tarni_job_end_as(tarni_job *job, tarni_job_end how) {
     tarni_staging_give_on(copier, job->ring, job->stream);
   } else if (how == TARNI_JOB_DONE || marks_wait(job)) {
     tarni_staging_give(copier, job->ring);
-  } else {
-    tarni_staging_bury(copier, job->ring, job->stream);
+  } else { /* the last mark goes with it */
+    job->n_marks--;
+    const uint32_t last = (job->first_mark + job->n_marks) % TARNI_SLOTS_MAX;
+    tarni_staging_bury(copier, job->ring, job->stream, job->marks[last]);
   }
   for (; job->n_marks != 0; job->n_marks--) {
     tarni_mark_give(copier, job->marks[job->first_mark]);

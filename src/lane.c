@@ -41,8 +41,22 @@ static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) 
   }
 }
 
-static tarni_index lane_known(tarn_heap *heap, uint64_t stream_id) {
-  const tarni_index index = lane_by_id(heap, stream_id);
+/* One that was met in a capture, and had no name until now. */
+static tarni_index lane_name(tarn_heap *heap, uint64_t stream_id, tarn_stream stream) {
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    if (lane->stream_id == TARNI_UNNAMED && lane->stream == stream && !lane->is_retired &&
+        (lane->thread == NULL || lane->thread == tarni_thread())) {
+      lane->stream_id = stream_id;
+      return i;
+    }
+  }
+  return 0;
+}
+
+static tarni_index lane_known(tarn_heap *heap, uint64_t stream_id, tarn_stream stream) {
+  tarni_index index = lane_by_id(heap, stream_id);
+  index = index != 0 ? index : lane_name(heap, stream_id, stream);
   tarni_lane *lane = &heap->lanes[index];
   if (index != 0) {
     lane->is_lost = false; /* the driver knows the stream: it is there after all */
@@ -56,7 +70,7 @@ tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *l
   *lane = 0;
   TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
   tarni_lock_acquire(&heap->lock);
-  *lane = lane_known(heap, id);
+  *lane = lane_known(heap, id, stream);
   tarni_lock_release(&heap->lock);
   return TARN_OK;
 }
@@ -83,9 +97,29 @@ static void namesakes_lose_locked(tarn_heap *heap, tarn_stream stream) {
   }
 }
 
+static tarn_status lanes_refuse(const tarn_heap *heap) {
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts,
+                    "Retire streams that are no longer used (tarn_stream_retire).",
+                    "the heap knows %u streams already", heap->max_lanes - 1);
+}
+
+tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+  *lane = tarni_lane_by_handle(heap, stream);
+  if (*lane == TARNI_LANE_COMMON) {
+    tarni_lock_acquire(&heap->lock);
+    *lane = lane_unused(heap);
+    if (*lane != 0) {
+      lane_open(&heap->lanes[*lane], TARNI_UNNAMED, stream);
+    }
+    tarni_lock_release(&heap->lock);
+  }
+  return *lane != 0 ? TARN_OK : lanes_refuse(heap);
+}
+
 static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream) {
   tarni_lock_acquire(&heap->lock);
-  tarni_index lane = lane_known(heap, id);
+  tarni_index lane = lane_known(heap, id, stream);
   if (lane == 0) {
     lane = lane_unused(heap);
     if (lane != 0) {
@@ -141,27 +175,7 @@ tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *la
   if (*lane == 0) {
     *lane = lane_await(heap, id, stream);
   }
-  if (*lane == 0) {
-    const tarni_facts facts = {.device = heap->port->device.name};
-    return tarni_fail(TARN_LIMIT, "tarn_alloc", &facts,
-                      "Retire streams that are no longer used (tarn_stream_retire).",
-                      "the heap knows %u streams already", heap->max_lanes - 1);
-  }
-  return TARN_OK;
-}
-
-/* A lane that nobody can fence. It is never retired: blocks that are live may have been used by it.
- */
-tarni_index tarni_lane_nameless_locked(tarn_heap *heap) {
-  tarni_index lane = lane_by_id(heap, TARNI_NAMELESS);
-  if (lane == 0) {
-    lane = lane_unused(heap);
-    if (lane != 0) {
-      lane_open(&heap->lanes[lane], TARNI_NAMELESS, (tarn_stream)UINTPTR_MAX);
-      heap->lanes[lane].is_lost = true;
-    }
-  }
-  return lane;
+  return *lane != 0 ? TARN_OK : lanes_refuse(heap);
 }
 
 tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index) {

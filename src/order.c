@@ -221,7 +221,9 @@ tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *s
   }
   uint64_t id = 0;
   const tarn_status status = tarni_port_stream_id(heap->port, lane->stream, &id);
-  const bool is_it = status == TARN_OK && id == lane->stream_id;
+  const bool is_its = lane->thread == NULL || lane->thread == tarni_thread();
+  const bool is_it =
+      status == TARN_OK && (id == lane->stream_id || (lane->stream_id == TARNI_UNNAMED && is_its));
   if (!is_of_thread && !is_it && (status == TARN_OK || status == TARN_INVALID)) {
     return lane_lost(heap, index, "tarn_alloc");
   }
@@ -493,8 +495,7 @@ static tarn_status lanes_fence(tarn_heap *heap, uint32_t n) {
     tarni_lane *lane = &heap->lanes[i];
     tarni_lock_acquire(&heap->lock);
     const bool is_used = lane->stream_id != 0;
-    const bool is_nameless = lane->stream_id == TARNI_NAMELESS; /* only what waits for it counts */
-    lane->goal = is_nameless ? lane->ticket : is_used ? tarni_ticket_locked(heap, i) : 0;
+    lane->goal = is_used ? tarni_ticket_locked(heap, i) : 0;
     tarni_lock_release(&heap->lock);
     const tarn_status fenced = is_used ? tarni_lane_fence_grow(heap, i, lane->goal) : TARN_OK;
     status = status == TARN_OK ? fenced : status;

@@ -4,7 +4,8 @@
  * that a copier's copies and batches hold, and the quarantine. Invariant: a block goes back to its
  * pool exactly once, and only where it is proven, by the host or by the order of a stream, that the
  * device is done with it. One for which that proof fails stays in quarantine, counted, until a
- * later attempt succeeds; the pool takes it for a live block.
+ * later attempt succeeds; the pool takes it for a live block. The proof is a mark, which outlives
+ * its stream, or the stream itself, which is waited for before it goes.
  *
  * Locks: copier->lock for the lists. The pool and the driver are called without it. */
 #include <stdlib.h>
@@ -46,12 +47,27 @@ static void staging_forget(tarn_copier *copier, tarni_staging *staging) {
   tarni_lock_release(&copier->lock);
 }
 
-void tarni_staging_bury(tarn_copier *copier, tarni_staging *staging, tarn_stream stream) {
-  tarni_lock_acquire(&copier->lock);
-  staging->stream = stream;
+static void quarantine_add_locked(tarn_copier *copier, tarni_staging *staging) {
   staging->next = copier->quarantine;
   copier->quarantine = staging;
   copier->stats.quarantined_bytes += staging->bytes;
+}
+
+/* Until the stream can be waited for: before it goes, it is. */
+static void bury_for(tarn_copier *copier, tarni_staging *staging, tarn_stream stream) {
+  tarni_lock_acquire(&copier->lock);
+  staging->stream = stream;
+  quarantine_add_locked(copier, staging);
+  tarni_lock_release(&copier->lock);
+}
+
+void tarni_staging_bury(tarn_copier *copier, tarni_staging *staging, tarn_stream stream,
+                        tarni_mark *mark) {
+  tarni_lock_acquire(&copier->lock);
+  staging->stream = stream;
+  staging->mark = mark;
+  mark->n_buried++;
+  quarantine_add_locked(copier, staging);
   tarni_lock_release(&copier->lock);
 }
 
@@ -71,7 +87,7 @@ void tarni_staging_give(tarn_copier *copier, tarni_staging *staging) {
   if (tarn_pinned_free(copier->pool, staging->block) == TARN_OK) {
     staging_forget(copier, staging);
   } else {
-    tarni_staging_bury(copier, staging, NULL);
+    bury_for(copier, staging, NULL);
     error_restore(&error);
   }
 }
@@ -96,7 +112,7 @@ void tarni_staging_give_on(tarn_copier *copier, tarni_staging *staging, tarn_str
   if (give_in_order(copier, staging, stream) == TARN_OK) {
     staging_forget(copier, staging);
   } else {
-    tarni_staging_bury(copier, staging, stream);
+    bury_for(copier, staging, stream);
   }
   error_restore(&error);
 }
@@ -104,7 +120,7 @@ void tarni_staging_give_on(tarn_copier *copier, tarni_staging *staging, tarn_str
 static tarni_staging *quarantine_take(tarn_copier *copier, tarn_stream stream, bool all) {
   tarni_lock_acquire(&copier->lock);
   tarni_staging **link = &copier->quarantine;
-  while (*link != NULL && !all && (*link)->stream != stream) {
+  while (*link != NULL && !all && (*link)->mark == NULL && (*link)->stream != stream) {
     link = &(*link)->next;
   }
   tarni_staging *found = *link;
@@ -116,30 +132,55 @@ static tarni_staging *quarantine_take(tarn_copier *copier, tarn_stream stream, b
   return found;
 }
 
+/* One that waits for a mark. */
+static tarn_status give_marked(tarn_copier *copier, tarni_staging *staging, bool may_wait) {
+  tarni_mark *mark = staging->mark;
+  TARNI_RELAXED(copier->port);
+  TARN_TRY(may_wait ? tarni_port_event_sync(copier->port, mark->event)
+                    : tarni_port_event_query(copier->port, mark->event));
+  TARN_TRY(tarn_pinned_free(copier->pool, staging->block));
+  tarni_lock_acquire(&copier->lock);
+  staging->mark = NULL;
+  const bool is_last = --mark->n_buried == 0;
+  tarni_lock_release(&copier->lock);
+  if (is_last) {
+    tarni_mark_give(copier, mark);
+  }
+  return TARN_OK;
+}
+
 tarn_status tarni_staging_exhume(tarn_copier *copier, tarn_stream stream, bool all) {
   tarn_status result = TARN_OK;
   tarni_staging *kept = NULL;
   for (tarni_staging *staging; (staging = quarantine_take(copier, stream, all)) != NULL;) {
-    const tarn_status status = give_in_order(copier, staging, staging->stream);
+    const bool is_its = all || staging->stream == stream;
+    const tarn_status status = staging->mark != NULL
+                                   ? give_marked(copier, staging, is_its)
+                                   : give_in_order(copier, staging, staging->stream);
     if (status == TARN_OK) {
       staging_forget(copier, staging);
     } else {
-      result = status;
+      result = is_its ? status : result;
       staging->next = kept;
       kept = staging;
     }
   }
+  tarni_lock_acquire(&copier->lock);
   while (kept != NULL) {
     tarni_staging *staging = kept;
     kept = staging->next;
-    tarni_staging_bury(copier, staging, staging->stream);
+    quarantine_add_locked(copier, staging);
   }
+  tarni_lock_release(&copier->lock);
   return result;
 }
 
 static void records_free(tarni_staging *first) {
   while (first != NULL) {
     tarni_staging *next = first->next;
+    if (first->mark != NULL && --first->mark->n_buried == 0) {
+      free(first->mark); /* its event is the broken device's */
+    }
     free(first);
     first = next;
   }

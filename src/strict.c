@@ -48,10 +48,18 @@ tarn_status tarni_capture_allows(const char *operation) {
 
 static bool goes_on(const tarn_capture *capture) {
   tarni_capture_state state = {0};
-  if (!capture->is_found || tarni_capture_is_anothers(capture)) {
+  if (!capture->is_found) {
     return true;
   }
+  if (tarni_capture_is_anothers(capture)) { /* nobody else can ask */
+    return !tarni_thread_is_gone(capture->thread);
+  }
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
   const tarn_status status = tarni_port_capture_state(capture->heap->port, capture->stream, &state);
+  if (status != TARN_OK && error.status != TARN_OK) {
+    (void)tarni_fail_again(&error); /* it was a mere question */
+  }
   return status == TARN_OK ? state.status != TARNI_CAPTURE_NONE && state.id == capture->id
                            : status != TARN_INVALID; /* the stream is gone */
 }

@@ -55,6 +55,7 @@ enum {
 
 typedef struct tarni_mark {
   tarni_event event;
+  uint32_t n_buried;       /* lock: blocks in quarantine that it is the proof for */
   struct tarni_mark *next; /* lock: in the pool */
 } tarni_mark;
 
@@ -62,6 +63,7 @@ typedef struct tarni_staging {
   uint8_t *block;
   uint64_t bytes;
   tarn_stream stream;         /* in quarantine: which may still use it */
+  tarni_mark *mark;           /* what proves that it does not, also when it is gone; or NULL */
   struct tarni_staging *next; /* lock: in the pool of unused records, or in quarantine */
 } tarni_staging;
 
@@ -138,10 +140,12 @@ tarn_status tarni_staging_take(tarn_copier *copier, uint64_t bytes, tarni_stagin
  * cannot be given back is kept in quarantine and counted. NULL is ignored. */
 void tarni_staging_give(tarn_copier *copier, tarni_staging *staging);
 void tarni_staging_give_on(tarn_copier *copier, tarni_staging *staging, tarn_stream stream);
-/* Keeps it from everybody: it may be in use, by a stream that is perhaps gone. */
-void tarni_staging_bury(tarn_copier *copier, tarni_staging *staging, tarn_stream stream);
-/* Tries again to give back what is in quarantine, of one stream or (all) of every stream. The
- * status is that of what could not. */
+/* Keeps it from everybody: it may be in use by the stream, until the mark is reached. The mark is
+ * the quarantine's from then on. */
+void tarni_staging_bury(tarn_copier *copier, tarni_staging *staging, tarn_stream stream,
+                        tarni_mark *mark);
+/* Tries again to give back what is in quarantine, of one stream or (all) of every stream, and of
+ * others as far as nobody has to be waited for. The status is that of what could not. */
 tarn_status tarni_staging_exhume(tarn_copier *copier, tarn_stream stream, bool all);
 void tarni_stagings_close(tarn_copier *copier);
 

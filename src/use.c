@@ -66,12 +66,6 @@ static tarn_status uses_add_locked(tarn_heap *heap, const tarni_block *block, ta
   return TARN_OK;
 }
 
-static tarn_status lanes_refuse(const tarn_heap *heap) {
-  return tarni_fail(TARN_LIMIT, "tarn_use", NULL,
-                    "Retire streams that are no longer used (tarn_stream_retire).",
-                    "the heap knows %u streams already", heap->max_lanes - 1);
-}
-
 tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
   TARN_TRY(tarni_heap_given(heap, "tarn_use"));
   if (pointer == 0) {
@@ -81,28 +75,21 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
   TARNI_PAYS(&heap->calls);
   tarn_status captured;
   /* A block of the heap may lie where an arena was that is not yet gone. */
-  if (!tarni_block_is_live(heap, pointer - heap->base) &&
-      tarni_arena_use(heap, pointer, stream, &captured)) {
-    return captured;
+  if (!tarni_block_is_live(heap, pointer - heap->base)) {
+    return tarni_arena_use(heap, pointer, stream, &captured)
+               ? captured
+               : tarni_block_refuse(heap, pointer, "tarn_use");
   }
   tarni_index lane;
   const tarn_status found = tarni_lane_find(heap, stream, &lane);
-  if (found == TARN_CAPTURE) { /* what it was given before the capture may use the block */
-    lane = tarni_lane_by_handle(heap, stream);
-  } else {
-    TARN_TRY(found);
-  }
+  /* What a captured stream was given before the capture may use the block. */
+  TARN_TRY(found == TARN_CAPTURE ? tarni_lane_unnamed(heap, stream, &lane) : found);
   tarni_block block = {0};
   tarni_lock_acquire(&heap->lock);
   const uint64_t offset = pointer - heap->base;
   const bool is_live =
       tarni_block_find_locked(heap, offset, &block) && block.is_live && block.offset == offset;
-  if (lane == TARNI_LANE_COMMON && found == TARN_CAPTURE) {
-    lane = tarni_lane_nameless_locked(heap);
-  }
-  const tarn_status status = !is_live    ? TARN_OK
-                             : lane == 0 ? lanes_refuse(heap)
-                                         : uses_add_locked(heap, &block, lane);
+  const tarn_status status = is_live ? uses_add_locked(heap, &block, lane) : TARN_OK;
   tarni_lock_release(&heap->lock);
   return is_live ? status : tarni_block_refuse(heap, pointer, "tarn_use");
 }

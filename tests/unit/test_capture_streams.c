@@ -356,8 +356,7 @@ static void end_driver_capture(const rig *r, tarn_stream stream) {
   CHECK_OK(tarni_port_graph_destroy(port, graph, NULL));
 }
 
-/* Nobody told of the capture, and the first that the heap hears of it is a free: a heap that asks
- * takes the block, and gives it back when the capture is over. */
+/* Nobody told of the capture, and the first that the heap hears of the stream is a free. */
 static void freed_by_unknown(bool is_retired) {
   const tarn_heap_config configs[] = {
       {.size = sizeof(configs[0]), .is_asking_captures = true},
@@ -376,7 +375,6 @@ static void freed_by_unknown(bool is_retired) {
     CHECK_OK(rig_free(&r, &small, r.streams[1]));
     CHECK_OK(rig_free(&r, &large, r.streams[1]));
     CHECK_EQ(rig_stats(&r).live_blocks, 0);
-    CHECK(rig_stats(&r).pending_bytes >= 8 * MIB);
     CHECK(rig_is_sound(&r));
     CHECK_STATUS(tarn_heap_sleep(r.heap, TARN_SLEEP_DROP),
                  r.has_buckets ? TARN_UNSUPPORTED : TARN_CAPTURE);
@@ -462,6 +460,74 @@ static void used_by_an_unknown_stream(void) {
   }
 }
 
+/* The same again and again: streams that have joined a capture are new, and go after it. */
+static void used_by_many_new_streams(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
+  for (int i = 0; i < 40; i++) {
+    rig_block block;
+    tarn_stream side;
+    tarn_capture *capture = NULL;
+    CHECK_OK(tarn_stream_create(r.device, &side));
+    CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &block));
+    CHECK_OK(tarn_capture_begin(r.heap, &relaxed, r.streams[1], &capture));
+    rig_order(&r, r.streams[1], side);
+    CHECK_OK(tarn_use(r.heap, block.address, side));
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+    rig_order(&r, side, r.streams[1]);
+    CHECK_OK(tarn_capture_abort(&capture));
+    CHECK_OK(tarn_stream_retire(r.heap, side));
+    CHECK_OK(tarn_stream_destroy(r.device, side));
+  }
+  CHECK(rig_stats(&r).reserved_bytes < 40 * MIB);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* A heap that fills what is freed does so also behind such a use. */
+static void filled_behind_a_new_stream(void) {
+  const tarn_heap_config filling = {.size = sizeof(filling), .fill_free = 0x55};
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M", &filling, 2));
+  tarni_port *port = (tarni_port *)r.device;
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &block));
+  CHECK_OK(tarni_port_capture_begin(port, r.streams[1], TARNI_CAPTURE_RELAXED));
+  CHECK_OK(tarn_use(r.heap, block.address, r.streams[1]));
+  end_driver_capture(&r, r.streams[1]);
+  const tarn_ptr address = block.address;
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  CHECK(rig_host_is((const void *)(uintptr_t)address, 0x55, 4 * MIB));
+  rig_close(&r);
+}
+
+static void *capture_and_exit(void *user) {
+  rig *r = user;
+  tarn_ptr block = 0;
+  CHECK_OK(tarni_port_capture_begin((tarni_port *)r->device, OWN, TARNI_CAPTURE_THREAD_LOCAL));
+  CHECK_OK(tarn_alloc(r->heap, MIB, OWN, &block));
+  CHECK_OK(tarn_free(r->heap, block, OWN));
+  end_driver_capture(r, OWN);
+  return NULL;
+}
+
+/* A capture of a thread's own stream is over when the thread is gone. */
+static void found_in_a_thread_that_goes(void) {
+  const tarn_heap_config asking = {.size = sizeof(asking), .is_asking_captures = true};
+  rig r;
+  rig_block block;
+  pthread_t thread;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", &asking, 1));
+  CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &block));
+  REQUIRE(pthread_create(&thread, NULL, capture_and_exit, &r) == 0);
+  CHECK_EQ(pthread_join(thread, NULL), 0);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, rig_stats(&r).captured_bytes); /* the graph's */
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"more streams than are kept apart", many_streams},
     {"found by its own thread", found_by_its_own_thread},
@@ -474,7 +540,10 @@ static const test_case cases[] = {
     {"freed by a stream that is new", freed_by_an_unknown_stream},
     {"freed by a stream that is new, and goes", freed_by_a_stream_that_goes},
     {"found by a heap that hears no more", found_and_forgotten},
+    {"found in a thread that goes", found_in_a_thread_that_goes},
     {"used by a stream that is new", used_by_an_unknown_stream},
+    {"used by many streams that are new", used_by_many_new_streams},
+    {"filled behind a stream that is new", filled_behind_a_new_stream},
 };
 
 TEST_MAIN(cases)

@@ -348,6 +348,40 @@ static void captured_copies(void) {
   dock_close(&d);
 }
 
+/* A copy cannot be awaited, and its stream is gone by then, perhaps with another in its place: what
+ * it was staged in is kept until its own end is proven. */
+static void unproven_of_a_stream_that_goes(void) {
+  for (int i = 0; i < 2; i++) {
+    dock d;
+    tarn_ptr block = 0;
+    tarn_fence *fence = NULL;
+    static uint8_t host[300 << 10];
+    REQUIRE(dock_open(&d, "sim:64M,order=lazy", NULL, 0, 2));
+    CHECK_OK(tarn_alloc(d.rig.heap, sizeof(host), d.rig.streams[0], &block));
+    CHECK_OK(tarn_copy_in(d.copier, block, host, sizeof(host), d.rig.streams[0]));
+    CHECK_OK(tarn_copy_out_async(d.copier, host, block, sizeof(host), d.rig.streams[0], &fence));
+    CHECK_OK(tarn_free(d.rig.heap, block, d.rig.streams[0]));
+    CHECK_OK(tarn_stream_retire(d.rig.heap, d.rig.streams[0]));
+    CHECK_OK(tarn_copier_stream_retire(d.copier, d.rig.streams[0]));
+    CHECK_OK(tarn_stream_destroy(d.rig.device, d.rig.streams[0]));
+    CHECK_OK(tarn_sim_fail(d.rig.device, TARN_CALL_EVENT_SYNC, 1, 1, 2));
+    tarn_fence_destroy(fence);
+    CHECK(dock_stats(&d).quarantined_bytes != 0);
+    CHECK(dock_pinned_live(&d) != 0);
+    CHECK_OK(tarn_stream_create(d.rig.device, &d.rig.streams[0]));
+    if (i == 0) { /* any other stream that goes will do, once it is proven */
+      for (int j = 0; j < 1000 && dock_stats(&d).quarantined_bytes != 0; j++) {
+        CHECK_OK(tarn_copier_stream_retire(d.copier, d.rig.streams[1]));
+      }
+    }
+    CHECK_OK(tarn_copier_destroy(d.copier));
+    d.copier = NULL;
+    CHECK_EQ(dock_pinned_live(&d), 0);
+    CHECK_OK(tarn_copier_create(d.pool, NULL, &d.copier));
+    dock_close(&d);
+  }
+}
+
 static const test_case cases[] = {
     {"contents", contents},
     {"large", large},
@@ -357,6 +391,7 @@ static const test_case cases[] = {
     {"fences", fences},
     {"fences_of_a_lost_device", fences_of_a_lost_device},
     {"captured_copies", captured_copies},
+    {"unproven_of_a_stream_that_goes", unproven_of_a_stream_that_goes},
 };
 
 TEST_MAIN(cases)
