@@ -243,7 +243,8 @@ static void copy_out_later(hand *h, const device_block *block, range r) {
   w->length = r.length;
   w->bytes = malloc(r.length);
   w->want = malloc(r.length);
-  if (!CHECK(w->bytes != NULL && w->want != NULL)) {
+  if (w->bytes == NULL || w->want == NULL) {
+    CHECK(w->bytes != NULL && w->want != NULL);
     return;
   }
   memcpy(w->want, block->mirror + r.offset, r.length);
@@ -349,8 +350,11 @@ static void block_make(hand *h, device_block *block) {
   block->stream = pick_stream(h);
   block->mirror = malloc(block->bytes);
   tarn_ptr address = 0;
-  if (!CHECK(block->mirror != NULL) ||
-      !passed(h, tarn_alloc(h->program->dock.rig.heap, block->bytes, block->stream, &address))) {
+  if (block->mirror == NULL) {
+    CHECK(block->mirror != NULL);
+    return;
+  }
+  if (!passed(h, tarn_alloc(h->program->dock.rig.heap, block->bytes, block->stream, &address))) {
     free(block->mirror);
     return;
   }
