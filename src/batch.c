@@ -175,20 +175,17 @@ tarn_status tarni_batch_given(const tarn_batch *batch, const char *operation) {
 static void outputs_settle(tarn_batch *batch) {
   tarni_transfers *table = &batch->outputs;
   const bool is_pending = batch->is_fetched && !batch->is_complete;
-  bool is_buried = false;
   TARNI_RELAXED(batch->copier->port);
-  if (is_pending && tarni_port_event_sync(batch->copier->port, batch->mark->event) != TARN_OK) {
-    while (table->slabs != NULL) {
-      tarni_staging *slab = table->slabs;
-      table->slabs = slab->next;
-      tarni_staging_bury(batch->copier, slab, table->torn_stream, batch->mark);
-      is_buried = true;
-    }
+  if (is_pending && table->slabs != NULL &&
+      tarni_port_event_sync(batch->copier->port, batch->mark->event) != TARN_OK) {
+    tarni_staging_bury(batch->copier, table->slabs, table->torn_stream, batch->mark);
+    table->slabs = NULL;
+    batch->mark = NULL;
   }
   if (batch->is_fetched) {
     table->is_torn = false;
   }
-  tarni_mark_give(batch->copier, is_buried ? NULL : batch->mark);
+  tarni_mark_give(batch->copier, batch->mark);
   batch->mark = NULL;
 }
 

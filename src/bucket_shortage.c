@@ -323,8 +323,11 @@ tarn_status tarni_bucket_trim_grow(tarn_heap *heap, uint64_t keep) {
   evict_down_to(heap, keep, true);
   if (buckets->pool != NULL) { /* it gives back only what is seen to be complete */
     TARN_TRY(tarni_lanes_finish_grow(heap));
-  } else if (tarni_uses_are_pending(heap)) { /* as far as a capture lets it */
-    (void)tarni_lanes_finish_grow(heap);
+  } else if (tarni_uses_are_pending(heap)) {
+    const tarn_status finished = tarni_lanes_finish_grow(heap);
+    if (finished != TARN_CAPTURE) { /* which may forbid it: then they stay */
+      TARN_TRY(finished);
+    }
   }
   tarni_uses_reap_grow(heap);
   evict_down_to(heap, keep, true);

@@ -508,8 +508,8 @@ tarn_status tarni_debug_free(tarn_heap *heap, uint64_t offset, tarn_stream strea
   TARN_TRY(capture_refuse(heap, stream, "tarn_free"));
   tarni_cache *cache;
   const tarn_status status = tarni_cache_find(heap, stream, &cache);
-  if (status == TARN_HOST_MEMORY || status == TARN_LIMIT) {
-    return free_at_once(heap, record, stream); /* it never fails for lack of memory */
+  if (status == TARN_HOST_MEMORY || status == TARN_LIMIT || status == TARN_CAPTURE) {
+    return free_at_once(heap, record, stream); /* it never fails for lack of memory, or a name */
   }
   TARN_TRY(status);
   const tarn_status undressed = block_undress(heap, record, stream, cache->lane);

@@ -41,11 +41,13 @@ static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) 
   }
 }
 
-/* One that was met in a capture, and had no name until now. */
+/* One that was met in a capture, and had no name until now. Where streams are verified it gets
+ * none, for the handle may be another stream's by now: it is lost then, and the device waited for.
+ */
 static tarni_index lane_name(tarn_heap *heap, uint64_t stream_id, tarn_stream stream) {
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+  for (tarni_index i = 1; i < heap->n_lanes && !heap->care.is_verifying_streams; i++) {
     tarni_lane *lane = &heap->lanes[i];
-    if (lane->stream_id == TARNI_UNNAMED && lane->stream == stream && !lane->is_retired &&
+    if (lane->stream_id == TARNI_UNNAMED && lane->stream == stream && !lane->is_lost &&
         (lane->thread == NULL || lane->thread == tarni_thread())) {
       lane->stream_id = stream_id;
       return i;
@@ -75,15 +77,21 @@ tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *l
   return TARN_OK;
 }
 
-tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream) {
+/* One that is not lost, if there is one. */
+static tarni_index lane_by_handle(const tarn_heap *heap, tarn_stream stream) {
   tarni_index found = TARNI_LANE_COMMON;
-  tarni_lock_acquire(&heap->lock);
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     const tarni_lane *lane = &heap->lanes[i];
     const bool is_it = lane->stream == stream && lane->stream_id != 0 && !lane->is_retired &&
                        (lane->thread == NULL || lane->thread == tarni_thread());
-    found = is_it ? i : found;
+    found = is_it && (found == TARNI_LANE_COMMON || !lane->is_lost) ? i : found;
   }
+  return found;
+}
+
+tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream) {
+  tarni_lock_acquire(&heap->lock);
+  const tarni_index found = lane_by_handle(heap, stream);
   tarni_lock_release(&heap->lock);
   return found;
 }
@@ -105,15 +113,15 @@ static tarn_status lanes_refuse(const tarn_heap *heap) {
 }
 
 tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
-  *lane = tarni_lane_by_handle(heap, stream);
+  tarni_lock_acquire(&heap->lock);
+  *lane = lane_by_handle(heap, stream);
   if (*lane == TARNI_LANE_COMMON) {
-    tarni_lock_acquire(&heap->lock);
     *lane = lane_unused(heap);
     if (*lane != 0) {
       lane_open(&heap->lanes[*lane], TARNI_UNNAMED, stream);
     }
-    tarni_lock_release(&heap->lock);
   }
+  tarni_lock_release(&heap->lock);
   return *lane != 0 ? TARN_OK : lanes_refuse(heap);
 }
 

@@ -222,8 +222,8 @@ tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *s
   uint64_t id = 0;
   const tarn_status status = tarni_port_stream_id(heap->port, lane->stream, &id);
   const bool is_its = lane->thread == NULL || lane->thread == tarni_thread();
-  const bool is_it =
-      status == TARN_OK && (id == lane->stream_id || (lane->stream_id == TARNI_UNNAMED && is_its));
+  const bool is_unnamed = lane->stream_id == TARNI_UNNAMED && !heap->care.is_verifying_streams;
+  const bool is_it = status == TARN_OK && (id == lane->stream_id || (is_unnamed && is_its));
   if (!is_of_thread && !is_it && (status == TARN_OK || status == TARN_INVALID)) {
     return lane_lost(heap, index, "tarn_alloc");
   }

@@ -61,13 +61,17 @@ static void bury_for(tarn_copier *copier, tarni_staging *staging, tarn_stream st
   tarni_lock_release(&copier->lock);
 }
 
-void tarni_staging_bury(tarn_copier *copier, tarni_staging *staging, tarn_stream stream,
+/* All at once, so that the mark does not go before the last of them has come. */
+void tarni_staging_bury(tarn_copier *copier, tarni_staging *first, tarn_stream stream,
                         tarni_mark *mark) {
   tarni_lock_acquire(&copier->lock);
-  staging->stream = stream;
-  staging->mark = mark;
-  mark->n_buried++;
-  quarantine_add_locked(copier, staging);
+  for (tarni_staging *next, *staging = first; staging != NULL; staging = next) {
+    next = staging->next;
+    staging->stream = stream;
+    staging->mark = mark;
+    mark->n_buried++;
+    quarantine_add_locked(copier, staging);
+  }
   tarni_lock_release(&copier->lock);
 }
 

@@ -140,9 +140,9 @@ tarn_status tarni_staging_take(tarn_copier *copier, uint64_t bytes, tarni_stagin
  * cannot be given back is kept in quarantine and counted. NULL is ignored. */
 void tarni_staging_give(tarn_copier *copier, tarni_staging *staging);
 void tarni_staging_give_on(tarn_copier *copier, tarni_staging *staging, tarn_stream stream);
-/* Keeps it from everybody: it may be in use by the stream, until the mark is reached. The mark is
- * the quarantine's from then on. */
-void tarni_staging_bury(tarn_copier *copier, tarni_staging *staging, tarn_stream stream,
+/* Keeps a list of them from everybody: they may be in use by the stream, until the mark is reached.
+ * The mark is the quarantine's from then on. */
+void tarni_staging_bury(tarn_copier *copier, tarni_staging *first, tarn_stream stream,
                         tarni_mark *mark);
 /* Tries again to give back what is in quarantine, of one stream or (all) of every stream, and of
  * others as far as nobody has to be waited for. The status is that of what could not. */

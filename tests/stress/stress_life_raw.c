@@ -46,7 +46,11 @@ tarn_status life_raw_end(life_thread *self, bool is_kept, life_graph *graph) {
   } while (status != TARN_OK && life_struck(self, status));
   c->is_going_on = false;
   graph->is_raw = true;
-  if (status == TARN_OK && life_raw_has_memory(self)) {
+  /* A fault may strike the question whether it is over. */
+  const int n_tries = status != TARN_OK || !life_raw_has_memory(self) ? 0
+                      : self->life->has_faults                        ? 5
+                                                                      : 1;
+  for (int i = 0; i < n_tries && graph->graph == NULL; i++) {
     const tarn_status found =
         tarn_graph_find(self->life->heaps[c->heap].heap, c->raw_id, &graph->graph);
     CHECK(found == TARN_OK || found == TARN_FOREIGN); /* nothing was asked for inside */
