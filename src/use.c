@@ -71,7 +71,6 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
   if (pointer == 0) {
     return TARN_OK;
   }
-  TARN_TRY(tarni_sleep_refuse(heap, "tarn_use"));
   TARNI_PAYS(&heap->calls);
   tarn_status captured;
   /* A block of the heap may lie where an arena was that is not yet gone. */
@@ -80,6 +79,7 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
                ? captured
                : tarni_block_refuse(heap, pointer, "tarn_use");
   }
+  TARN_TRY(tarni_sleep_refuse(heap, "tarn_use")); /* captured blocks do not sleep with it */
   tarni_index lane;
   const tarn_status found = tarni_lane_find(heap, stream, &lane);
   /* What a captured stream was given before the capture may use the block. */
