@@ -460,6 +460,31 @@ static void used_by_an_unknown_stream(void) {
   }
 }
 
+/* The stream goes without a word, and another has its handle: where streams are verified what the
+ * first one freed is not the second one's. */
+static void freed_by_a_stream_that_is_replaced(void) {
+  const tarn_heap_config verifying = {.size = sizeof(verifying), .is_verifying_streams = true};
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M,order=eager", &verifying, 2));
+  tarni_port *port = (tarni_port *)r.device;
+  CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &block));
+  rig_order(&r, r.streams[0], r.streams[1]);
+  rig_touch(&r, &block, r.streams[1], true);
+  CHECK_OK(tarni_port_capture_begin(port, r.streams[1], TARNI_CAPTURE_RELAXED));
+  CHECK_OK(rig_free(&r, &block, r.streams[1]));
+  end_driver_capture(&r, r.streams[1]);
+  const tarn_stream before = r.streams[1];
+  CHECK_OK(tarn_stream_destroy(r.device, before));
+  CHECK_OK(tarn_stream_create(r.device, &r.streams[1]));
+  CHECK(r.streams[1] == before);
+  CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[1], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[1]));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  rig_close(&r);
+}
+
 /* The same again and again: streams that have joined a capture are new, and go after it. */
 static void used_by_many_new_streams(void) {
   rig r;
@@ -539,6 +564,7 @@ static const test_case cases[] = {
     {"blocks after an arena", blocks_after_an_arena},
     {"freed by a stream that is new", freed_by_an_unknown_stream},
     {"freed by a stream that is new, and goes", freed_by_a_stream_that_goes},
+    {"freed by a stream that is new, and replaced", freed_by_a_stream_that_is_replaced},
     {"found by a heap that hears no more", found_and_forgotten},
     {"found in a thread that goes", found_in_a_thread_that_goes},
     {"used by a stream that is new", used_by_an_unknown_stream},
