@@ -209,6 +209,17 @@ static tarn_status fence_room(tarn_heap *heap, tarni_index index, tarni_fence **
   return TARN_OK;
 }
 
+/* Whether the stream of this name is the lane's. One that was met in a capture may have got no name
+ * yet (lane.c). */
+static bool lane_is(tarn_heap *heap, const tarni_lane *lane, uint64_t id) {
+  tarni_lock_acquire(&heap->lock);
+  const bool is_unnamed = lane->stream_id == TARNI_UNNAMED && !heap->care.is_verifying_streams &&
+                          (lane->thread == NULL || lane->thread == tarni_thread());
+  const bool is = id == lane->stream_id || is_unnamed;
+  tarni_lock_release(&heap->lock);
+  return is;
+}
+
 /* A thread's default stream has a name in that thread only; for others the legacy default stream
  * stands for it, which follows all threads' ones. Where streams are verified, a handle that means
  * another one by now stands for nothing. */
@@ -221,9 +232,7 @@ tarn_status tarni_lane_stream(tarn_heap *heap, tarni_index index, tarn_stream *s
   }
   uint64_t id = 0;
   const tarn_status status = tarni_port_stream_id(heap->port, lane->stream, &id);
-  const bool is_its = lane->thread == NULL || lane->thread == tarni_thread();
-  const bool is_unnamed = lane->stream_id == TARNI_UNNAMED && !heap->care.is_verifying_streams;
-  const bool is_it = status == TARN_OK && (id == lane->stream_id || (is_unnamed && is_its));
+  const bool is_it = status == TARN_OK && lane_is(heap, lane, id);
   if (!is_of_thread && !is_it && (status == TARN_OK || status == TARN_INVALID)) {
     return lane_lost(heap, index, "tarn_alloc");
   }
@@ -249,11 +258,14 @@ tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream) {
   return tarni_is_legacy(stream) ? tarni_port_capture_state(heap->port, stream, &state) : TARN_OK;
 }
 
-static tarn_status fence_refuse(const tarn_heap *heap, const tarni_lane *lane) {
+static tarn_status fence_refuse(tarn_heap *heap, const tarni_lane *lane) {
   const tarni_facts facts = {.device = heap->port->device.name};
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t id = lane->stream_id;
+  tarni_lock_release(&heap->lock);
   return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts, "Try again after the capture.",
                     "stream %llu is being captured: what it has freed cannot be waited for",
-                    (unsigned long long)lane->stream_id);
+                    (unsigned long long)id);
 }
 
 /* Records the heap's spare event. On a stream that is being captured it becomes a part of the
@@ -279,7 +291,7 @@ static tarn_status fence_failed(tarn_heap *heap, tarni_index index, tarn_status 
   const tarni_lane *lane = &heap->lanes[index];
   uint64_t id;
   if (status != TARN_INVALID || lane->stream == TARNI_STREAM_PER_THREAD ||
-      (tarni_port_stream_id(heap->port, lane->stream, &id) == TARN_OK && id == lane->stream_id)) {
+      (tarni_port_stream_id(heap->port, lane->stream, &id) == TARN_OK && lane_is(heap, lane, id))) {
     return status;
   }
   return lane_lost(heap, index, "tarn_alloc");
