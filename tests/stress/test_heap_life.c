@@ -15,11 +15,12 @@
 
 #include "internal.h"
 #include "stress/stress_life.h"
+#include "support/seeds.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static uint64_t first_seed = 1, n_seeds = 20;
+enum { SEEDS = 20 };
 #else
-static uint64_t first_seed = 1, n_seeds = 40;
+enum { SEEDS = 40 };
 #endif
 
 enum { STEPS = 700, SHIFT = 120 };
@@ -580,29 +581,21 @@ static void run_program(uint64_t seed, bool is_alone) {
   }
   CHECK_EQ(pthread_rwlock_destroy(&l.world), 0);
   CHECK_EQ(pthread_mutex_destroy(&l.mutex), 0);
-  if (test_case_failed()) {
-    test_note("seed %" PRIu64 " failed (%s): run this program with arguments %" PRIu64 " 1", seed,
-              is_alone ? "one thread" : "several threads", seed);
-  }
 }
 
 static void one_thread(void) {
-  for (uint64_t i = 0; i < n_seeds && !test_case_failed(); i++) {
-    run_program(first_seed + i, true);
-  }
+  seeds_run(run_program, true);
 }
 
 static void several_threads(void) {
-  for (uint64_t i = 0; i < n_seeds && !test_case_failed(); i++) {
-    run_program(first_seed + i, false);
-  }
+  seeds_run(run_program, false);
 }
 
 /* Programs of one thread that have shown something. */
 static void known_programs(void) {
   static const uint64_t seeds[] = {6020041 /* idle chunks once all was awaited */};
   for (size_t i = 0; i < sizeof(seeds) / sizeof(seeds[0]); i++) {
-    run_program(seeds[i], true);
+    seeds_run_one(run_program, seeds[i], true);
   }
 }
 
@@ -613,12 +606,5 @@ static const test_case cases[] = {
 };
 
 int main(int argc, char **argv) {
-  if (argc > 2) {
-    first_seed = strtoull(argv[1], NULL, 10);
-    n_seeds = strtoull(argv[2], NULL, 10);
-    argv[2] = argv[0];
-    argc -= 2;
-    argv += 2;
-  }
-  return test_run(cases, (int)(sizeof(cases) / sizeof(cases[0])), argc, argv);
+  return seeds_main(cases, (int)(sizeof(cases) / sizeof(cases[0])), SEEDS, argc, argv);
 }

@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "port/port.h"
 #include "support/dock.h"
+#include "support/seeds.h"
 #include "support/test.h"
 
 enum { THREADS = 4, STREAMS = 3, BLOCKS = 6, WAITING = 4, STEPS = 250, MOST = 3 << 19 };
@@ -48,8 +49,6 @@ typedef struct hand {
   bool is_capturing; /* the last of the streams, in a capture of which nobody told */
   pthread_t thread;
 } hand;
-
-static uint64_t first_seed = 1, n_seeds = 12;
 
 static uint64_t below(hand *h, uint64_t bound) {
   return tarni_rng_below(&h->rng, bound);
@@ -537,22 +536,14 @@ static void run_program(uint64_t seed, bool is_alone) {
     CHECK_EQ(dock_stats(&p.dock).quarantined_bytes, 0);
     dock_close(&p.dock);
   }
-  if (test_case_failed()) {
-    test_note("seed %" PRIu64 " failed (%s): run this program with arguments %" PRIu64 " 1", seed,
-              is_alone ? "one thread" : "several threads", seed);
-  }
 }
 
 static void one_thread(void) {
-  for (uint64_t i = 0; i < n_seeds && !test_case_failed(); i++) {
-    run_program(first_seed + i, true);
-  }
+  seeds_run(run_program, true);
 }
 
 static void several_threads(void) {
-  for (uint64_t i = 0; i < n_seeds && !test_case_failed(); i++) {
-    run_program(first_seed + i, false);
-  }
+  seeds_run(run_program, false);
 }
 
 static const test_case cases[] = {
@@ -561,12 +552,5 @@ static const test_case cases[] = {
 };
 
 int main(int argc, char **argv) {
-  if (argc > 2) {
-    first_seed = strtoull(argv[1], NULL, 10);
-    n_seeds = strtoull(argv[2], NULL, 10);
-    argv[2] = argv[0];
-    argc -= 2;
-    argv += 2;
-  }
-  return test_run(cases, (int)(sizeof(cases) / sizeof(cases[0])), argc, argv);
+  return seeds_main(cases, (int)(sizeof(cases) / sizeof(cases[0])), 12, argc, argv);
 }
