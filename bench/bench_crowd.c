@@ -3,14 +3,19 @@
  * What a crowd of blocks costs those that come after it. Many blocks of one size are allocated, and
  * every other one is freed, so that what is free lies in pieces. Then the heap has to grow for
  * large blocks. By size and number: nanoseconds a block of the crowd, and microseconds a large
- * block, mean and worst. The device is TARN_DEVICE, else a simulated GPU that is large enough. */
+ * block, mean and worst.
+ *
+ * And what a crowd of streams costs one of them: each of the others has freed blocks that are not
+ * known to be complete, and the one frees and allocates large blocks, nanoseconds a pair.
+ *
+ * The device is TARN_DEVICE, else a simulated GPU that is large enough. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "tarn/tarn.h"
 
-enum { N_LARGE = 200, LARGE = 8 << 20 };
+enum { N_LARGE = 200, LARGE = 8 << 20, N_OWN = 64, N_PAIRS = 20000, MAX_OTHERS = 1000 };
 
 static void require(tarn_status status) {
   if (status != TARN_OK) {
@@ -59,6 +64,55 @@ static void run(tarn_heap *heap, tarn_stream stream, uint64_t bytes, size_t n) {
   free(crowd);
 }
 
+/* ---- Streams ---- */
+
+/* 1 to 5 MiB, no two alike for long. */
+static uint64_t size_of(uint64_t i) {
+  return (1 << 20) + (i * 7919 % 64 + 1) * 65536;
+}
+
+/* Free blocks of another stream, with live ones between them, which stay. */
+static void spread(tarn_heap *heap, tarn_stream stream, int n_free) {
+  tarn_ptr freed[64], between;
+  for (int i = 0; i < n_free; i++) {
+    require(tarn_alloc(heap, 3 << 20, stream, &freed[i]));
+    require(tarn_alloc(heap, (1 << 20) + 1, stream, &between));
+  }
+  for (int i = 0; i < n_free; i++) {
+    require(tarn_free(heap, freed[i], stream));
+  }
+}
+
+static double pairs(tarn_heap *heap, tarn_stream stream, tarn_ptr *own) {
+  const double start = now_us();
+  for (uint64_t i = 0; i < N_PAIRS; i++) {
+    const uint64_t at = i * 31 % N_OWN;
+    require(tarn_free(heap, own[at], stream));
+    require(tarn_alloc(heap, size_of(i), stream, &own[at]));
+  }
+  return (now_us() - start) * 1e3 / N_PAIRS;
+}
+
+static void run_streams(const tarn_heap_config *config, int n_others, int n_free) {
+  static tarn_stream others[MAX_OTHERS];
+  tarn_ptr own[N_OWN];
+  tarn_heap *heap;
+  tarn_stream stream;
+  require(tarn_heap_create(config, &heap));
+  tarn_device *device = tarn_heap_device(heap);
+  require(tarn_stream_create(device, &stream));
+  for (uint64_t i = 0; i < N_OWN; i++) {
+    require(tarn_alloc(heap, size_of(i), stream, &own[i]));
+  }
+  for (int i = 0; i < n_others; i++) {
+    require(tarn_stream_create(device, &others[i]));
+    spread(heap, others[i], n_free);
+  }
+  (void)pairs(heap, stream, own); /* until it has all its windows */
+  printf("%10d %9d %12.0f\n", n_others, n_free, pairs(heap, stream, own));
+  require(tarn_heap_destroy(heap, NULL));
+}
+
 int main(void) {
   static const struct {
     uint64_t bytes;
@@ -78,6 +132,11 @@ int main(void) {
     require(tarn_stream_retire(heap, stream));
     require(tarn_stream_destroy(tarn_heap_device(heap), stream));
     require(tarn_heap_destroy(heap, NULL));
+  }
+  static const int crowds[][2] = {{0, 0}, {1, 50}, {10, 50}, {100, 10}, {1000, 4}};
+  printf("\n%10s %9s %12s\n", "streams", "free each", "ns a pair");
+  for (size_t i = 0; i < sizeof(crowds) / sizeof(crowds[0]); i++) {
+    run_streams(&config, crowds[i][0], crowds[i][1]);
   }
   return 0;
 }

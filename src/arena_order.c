@@ -59,7 +59,7 @@ static uint64_t ticket_of(const tarn_arena *arena, tarni_index lane) {
 static tarni_index lane_open_from(tarn_arena *arena, tarni_index lane) {
   tarn_heap *heap = arena->heap;
   tarni_lock_acquire(&heap->lock);
-  while (lane < heap->n_lanes && ticket_of(arena, lane) <= heap->lanes[lane].complete) {
+  while (lane < heap->n_lanes && ticket_of(arena, lane) <= heap->complete[lane]) {
     lane++;
   }
   const tarni_index found = lane < heap->n_lanes ? lane : 0;

@@ -183,15 +183,17 @@ static tarn_status check_node(const tarn_heap *heap, tarni_index index, uint32_t
   if (node->offset < bounds[0] || node->offset >= bounds[1]) {
     return differ("the place of an extent in a tree", bounds[0], node->offset);
   }
-  uint64_t largest = node->size;
+  uint64_t largest = node->size, oldest = node->order.n == 1 ? node->order.tickets[0] : 0;
   for (int side = 0; side < 2; side++) {
     const tarni_index child = side == 0 ? node->left : node->right;
     if (child != 0) {
       largest = tarni_max(largest, heap->extents[child].largest);
+      oldest = tarni_min(oldest, heap->extents[child].oldest);
       TARN_TRY(compare("the node above an extent", index, heap->extents[child].up));
     }
   }
   TARN_TRY(compare("the largest extent below a node", node->largest, largest));
+  TARN_TRY(compare("nodes above an older extent than they say", 0, oldest < node->oldest));
   ++*n;
   TARN_TRY(check_node(heap, node->left, tree, (uint64_t[2]){bounds[0], node->offset}, n));
   return check_node(heap, node->right, tree, (uint64_t[2]){node->offset + 1, bounds[1]}, n);
@@ -204,6 +206,8 @@ static tarn_status check_trees(const audit *sum) {
     for (uint32_t tree = 0; tree < sum->heap->max_lanes + 2; tree++) {
       const tarni_index root = at->trees[tree];
       TARN_TRY(compare("the node above a root", 0, root != 0 ? sum->heap->extents[root].up : 0));
+      TARN_TRY(compare("trees with an older extent than they say", 0,
+                       sum->heap->extents[root].oldest < at->oldest[tree]));
       TARN_TRY(check_node(sum->heap, root, tree, (uint64_t[2]){at->first, at->end}, &n));
     }
   }
@@ -393,7 +397,7 @@ tarn_status tarni_audit_lanes(const tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     const tarni_lane *lane = &heap->lanes[i];
     TARN_TRY(compare("tickets that nobody gave", 0,
-                     lane->fenced > lane->ticket || lane->complete > lane->ticket));
+                     lane->fenced > lane->ticket || heap->complete[i] > lane->ticket));
     uint64_t ticket = 0;
     for (uint32_t j = 0; j < lane->n_fences; j++) {
       const tarni_fence *fence = &lane->fences[(lane->first_fence + j) % TARNI_FENCES];

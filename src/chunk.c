@@ -87,25 +87,21 @@ void tarni_phys_give_locked(tarn_heap *heap, tarni_index index) {
 
 /* ---- Room that is there ---- */
 
-typedef bool (*order_test)(const tarn_heap *heap, const tarni_order *order, tarni_index lane);
-
-/* The lowest extent of a tree that fits and whose order passes the test for the lane, of those
- * below an offset. */
-static tarni_index tree_find(const tarn_heap *heap, tarni_index root, const tarni_need *need,
-                             uint64_t below, order_test test) {
-  if (root == 0 || heap->extents[root].largest < need->size) {
+/* The lowest extent of a tree that fits and whose fences are not lost. */
+static tarni_index tree_find_awaited(const tarn_heap *heap, tarni_index root,
+                                     const tarni_need *need) {
+  if (heap->extents[root].largest < need->size) {
     return 0;
   }
   const tarni_extent *node = &heap->extents[root];
-  const tarni_index lower = tree_find(heap, node->left, need, below, test);
-  if (lower != 0 || node->offset >= below) {
+  const tarni_index lower = tree_find_awaited(heap, node->left, need);
+  if (lower != 0) {
     return lower;
   }
-  if (tarni_extent_fits(node, need->size, need->alignment) &&
-      test(heap, &node->order, need->lane)) {
-    return root;
-  }
-  return tree_find(heap, node->right, need, below, test);
+  return tarni_extent_fits(node, need->size, need->alignment) &&
+                 !tarni_order_is_out_locked(heap, &node->order)
+             ? root
+             : tree_find_awaited(heap, node->right, need);
 }
 
 static tarni_index tree_first(tarn_heap *heap, uint32_t tree, const tarni_need *need) {
@@ -121,13 +117,12 @@ static tarni_index lower_of(const tarn_heap *heap, tarni_index a, tarni_index b)
   return heap->extents[a].offset < heap->extents[b].offset ? a : b;
 }
 
-/* The one found before, or a lower one of another tree. */
+/* The one found before, or a lower one of another tree, where the lane may use what is no younger
+ * than a ticket. */
 static tarni_index find_lower(tarn_heap *heap, uint32_t tree, const tarni_need *need,
-                              tarni_index found) {
-  const tarni_index root = heap->zones[need->zone].trees[tree];
+                              uint64_t ticket, tarni_index found) {
   const uint64_t below = found != 0 ? heap->extents[found].offset : UINT64_MAX;
-  const tarni_index lower =
-      root != 0 ? tree_find(heap, root, need, below, tarni_order_is_met_locked) : 0;
+  const tarni_index lower = tarni_extent_find_met_locked(heap, tree, need, below, ticket);
   return lower != 0 ? lower : found;
 }
 
@@ -135,13 +130,14 @@ static tarni_index find_lower(tarn_heap *heap, uint32_t tree, const tarni_need *
 static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
   tarni_index found = lower_of(heap, tree_first(heap, 1 + need->lane, need),
                                tree_first(heap, 1 + TARNI_LANE_COMMON, need));
-  const tarni_index *trees = heap->zones[need->zone].trees;
+  const uint64_t *oldest = heap->zones[need->zone].oldest;
   for (tarni_index other = 1; other < heap->n_lanes; other++) {
-    if (trees[1 + other] != 0 && other != need->lane) {
-      found = find_lower(heap, 1 + other, need, found);
+    const uint64_t ticket = tarni_order_met_locked(heap, other, need->lane);
+    if (oldest[1 + other] <= ticket && other != need->lane) {
+      found = find_lower(heap, 1 + other, need, ticket, found);
     }
   }
-  return find_lower(heap, 1 + heap->max_lanes, need, found);
+  return find_lower(heap, 1 + heap->max_lanes, need, UINT64_MAX, found);
 }
 
 /* Takes a free extent and cuts it to size; what is left over stays free. 0: no record is left. */
@@ -168,18 +164,13 @@ bool tarni_chunk_is_lowest_locked(tarn_heap *heap, const tarni_need *need, tarni
           tarni_align_up(heap->extents[found].offset, need->alignment) > block->offset);
 }
 
-static bool can_be_awaited(const tarn_heap *heap, const tarni_order *order, tarni_index lane) {
-  (void)lane;
-  return !tarni_order_is_out_locked(heap, order);
-}
-
 /* The lowest extent of a tree that fits and can be waited for. */
-static tarni_index tree_find_awaited(tarn_heap *heap, uint32_t tree, const tarni_need *need) {
+static tarni_index find_awaited(tarn_heap *heap, uint32_t tree, const tarni_need *need) {
   const tarni_index first = tree_first(heap, tree, need);
   if (first == 0 || !tarni_order_is_out_locked(heap, &heap->extents[first].order)) {
     return first;
   }
-  return tree_find(heap, heap->zones[need->zone].trees[tree], need, UINT64_MAX, can_be_awaited);
+  return tree_find_awaited(heap, heap->zones[need->zone].trees[tree], need);
 }
 
 /* The lowest extent that fits, whoever has freed it, unless its fences are lost. */
@@ -189,7 +180,7 @@ static tarni_index find_any(tarn_heap *heap, const tarni_need *need) {
     if (tree == heap->n_lanes + 1) {
       tree = 1 + heap->max_lanes;
     }
-    found = tree_find_awaited(heap, tree, need);
+    found = find_awaited(heap, tree, need);
   }
   return found;
 }
@@ -230,15 +221,15 @@ static tarni_index tree_containing(const tarn_heap *heap, tarni_index root, uint
   return 0;
 }
 
-static tarni_index free_containing(const tarn_heap *heap, uint64_t offset) {
+/* The free extent of an idle chunk at an offset: most likely in the tree of the chunk's order. */
+static tarni_index free_containing(const tarn_heap *heap, const tarni_phys *chunk,
+                                   uint64_t offset) {
   const tarni_index *trees = heap->zones[tarni_zone_of(heap, offset)].trees;
-  for (uint32_t tree = 1; tree <= heap->n_lanes; tree++) {
-    const tarni_index found = tree_containing(heap, trees[tree], offset);
-    if (found != 0) {
-      return found;
-    }
+  tarni_index found = tree_containing(heap, trees[tarni_tree_of(heap, &chunk->order)], offset);
+  for (uint32_t tree = 1; tree <= heap->n_lanes && found == 0; tree++) {
+    found = tree_containing(heap, trees[tree], offset);
   }
-  return tree_containing(heap, trees[1 + heap->max_lanes], offset);
+  return found != 0 ? found : tree_containing(heap, trees[1 + heap->max_lanes], offset);
 }
 
 /* Whether all of an idle chunk may go: every extent on it is free and, if need be, awaited. */
@@ -247,7 +238,7 @@ bool tarni_chunk_may_leave_locked(const tarn_heap *heap, const tarni_phys *chunk
   const uint64_t end = tarni_chunk_end(heap, chunk);
   *order = (tarni_order){0};
   for (uint64_t at = tarni_chunk_start(heap, chunk); at < end;) {
-    const tarni_index index = free_containing(heap, at);
+    const tarni_index index = free_containing(heap, chunk, at);
     if (index == 0) {
       return false; /* somebody is at work on it */
     }
@@ -268,7 +259,7 @@ tarni_index tarni_chunk_isolate_locked(tarn_heap *heap, const tarni_phys *chunk)
   const uint64_t end = tarni_chunk_end(heap, chunk);
   tarni_index whole = 0;
   for (uint64_t at = start; at < end;) {
-    const tarni_index index = free_containing(heap, at);
+    const tarni_index index = free_containing(heap, chunk, at);
     const tarni_order order = heap->extents[index].order;
     const uint64_t stop = tarni_min(end, heap->extents[index].offset + heap->extents[index].size);
     tarni_extent_take_locked(heap, index);

@@ -4,7 +4,9 @@
  * extents in address order without gaps; those that are free are in one tree for each order (one
  * lane, several, none) or in the tree of void addresses. A tree is ordered by offset and knows the
  * largest extent below each node, so that the lowest fit is found in a logarithm of steps; at an
- * alignment, in as many more as there are that fit but for it.
+ * alignment, in as many more as there are that fit but for it. It also knows a ticket that all
+ * below a node are at least as young as, so that a lane whose memory is not complete is left alone
+ * by the others. That may be older than it has to be: who searches in vain mends it.
  *
  * Invariant: two neighbours that are free, alike in kind and tree are one extent, unless their
  * orders together name too many lanes. A split copies the order, a merge unites it. Knows nothing
@@ -44,6 +46,11 @@ uint32_t tarni_tree_of(const tarn_heap *heap, const tarni_order *order) {
 /* A node's weight: the heavier node is above. A hash, so that the tree is balanced on average. */
 static uint32_t weight_of(tarni_index index) {
   return index * 2654435761u;
+}
+
+/* What the trees know of an order. */
+static uint64_t ticket_of(const tarni_extent *extent) {
+  return extent->order.n == 1 ? extent->order.tickets[0] : 0;
 }
 
 static void node_update(tarn_heap *heap, tarni_index index) {
@@ -105,6 +112,7 @@ static tarni_index tree_unite(tarn_heap *heap, tarni_index below, tarni_index ab
     tarni_extent *node = &heap->extents[index];
     *link = index;
     node->up = end;
+    node->oldest = tarni_min(node->oldest, heap->extents[is_below ? above : below].oldest);
     end = index;
     link = is_below ? &node->right : &node->left;
     *(is_below ? &below : &above) = *link;
@@ -115,20 +123,27 @@ static tarni_index tree_unite(tarn_heap *heap, tarni_index below, tarni_index ab
   return root;
 }
 
-static tarni_index *tree_root(tarn_heap *heap, const tarni_extent *extent) {
-  return &heap->zones[tarni_zone_of(heap, extent->offset)].trees[extent->tree];
+static tarni_zone *zone_of(tarn_heap *heap, const tarni_extent *extent) {
+  return &heap->zones[tarni_zone_of(heap, extent->offset)];
 }
 
 static void tree_insert(tarn_heap *heap, tarni_index index) {
   tarni_extent *extent = &heap->extents[index];
-  tarni_index *link = tree_root(heap, extent);
+  tarni_zone *zone = zone_of(heap, extent);
+  tarni_index *link = &zone->trees[extent->tree];
+  const uint64_t ticket = ticket_of(extent);
+  if (ticket < zone->oldest[extent->tree]) {
+    zone->oldest[extent->tree] = ticket; /* else others only read it */
+  }
   extent->up = 0;
   while (*link != 0 && weight_of(*link) > weight_of(index)) {
     tarni_extent *node = &heap->extents[*link];
     extent->up = *link;
     node->largest = tarni_max(node->largest, extent->size);
+    node->oldest = tarni_min(node->oldest, ticket);
     link = extent->offset < node->offset ? &node->left : &node->right;
   }
+  extent->oldest = tarni_min(ticket, heap->extents[*link].oldest);
   tree_divide(heap, *link, index);
   *link = index;
 }
@@ -136,7 +151,7 @@ static void tree_insert(tarn_heap *heap, tarni_index index) {
 static void tree_remove(tarn_heap *heap, tarni_index index) {
   const tarni_extent *extent = &heap->extents[index];
   tarni_extent *node = &heap->extents[extent->up];
-  tarni_index *link = extent->up == 0       ? tree_root(heap, extent)
+  tarni_index *link = extent->up == 0       ? &zone_of(heap, extent)->trees[extent->tree]
                       : node->left == index ? &node->left
                                             : &node->right;
   tarn_assert(*link == index && "the extent is in the tree");
@@ -184,6 +199,38 @@ tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t t
   const tarni_index root = heap->zones[zone].trees[tree];
   return alignment == TARNI_GRANULE ? tree_first(heap, root, size)
                                     : tree_first_aligned(heap, root, size, alignment, &tries);
+}
+
+/* The lowest extent below a node that fits and that the lane may use, of those below an offset and
+ * no younger than a ticket. */
+static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_need *need,
+                                 uint64_t below, uint64_t ticket) {
+  tarni_extent *node = &heap->extents[root];
+  if (node->largest < need->size || node->oldest > ticket) {
+    return 0;
+  }
+  tarni_index found = tree_find_met(heap, node->left, need, below, ticket);
+  if (found == 0 && node->offset < below) {
+    const bool is_met = tarni_extent_fits(node, need->size, need->alignment) &&
+                        tarni_order_is_met_locked(heap, &node->order, need->lane);
+    found = is_met ? root : tree_find_met(heap, node->right, need, below, ticket);
+  }
+  if (found == 0) { /* in vain */
+    const uint64_t others =
+        tarni_min(heap->extents[node->left].oldest, heap->extents[node->right].oldest);
+    node->oldest = tarni_min(ticket_of(node), others);
+  }
+  return found;
+}
+
+tarni_index tarni_extent_find_met_locked(tarn_heap *heap, uint32_t tree, const tarni_need *need,
+                                         uint64_t below, uint64_t ticket) {
+  tarni_zone *zone = &heap->zones[need->zone];
+  const tarni_index found = tree_find_met(heap, zone->trees[tree], need, below, ticket);
+  if (found == 0) {
+    zone->oldest[tree] = heap->extents[zone->trees[tree]].oldest;
+  }
+  return found;
 }
 
 /* The first node at an offset or above it. */
@@ -409,15 +456,19 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
 /* ---- Begin and end ---- */
 
 bool tarni_extents_open(tarn_heap *heap) {
-  heap->n_extents = 1; /* 0 is none: a tree without a node, whose largest extent has no bytes */
+  /* 0 is none: a tree without a node, whose largest extent has no bytes, and its oldest no ticket
+   */
+  heap->n_extents = 1;
+  heap->extents[0].oldest = UINT64_MAX;
   const uint64_t bounds[3] = {0, heap->small_end, heap->size};
   for (uint32_t i = 0; i < 2; i++) {
     tarni_zone *zone = &heap->zones[i];
     zone->first = bounds[i];
     zone->end = bounds[i + 1];
     zone->trees = calloc(heap->max_lanes + 2, sizeof(*zone->trees));
+    zone->oldest = calloc(heap->max_lanes + 2, sizeof(*zone->oldest));
     const tarni_index index = record_take(heap);
-    if (zone->trees == NULL || index == 0) {
+    if (zone->trees == NULL || zone->oldest == NULL || index == 0) {
       return false;
     }
     tarni_extent *extent = tarni_extent_at(heap, index);
@@ -431,6 +482,8 @@ bool tarni_extents_open(tarn_heap *heap) {
 }
 
 void tarni_extents_close(tarn_heap *heap) {
-  free(heap->zones[0].trees);
-  free(heap->zones[1].trees);
+  for (uint32_t i = 0; i < 2; i++) {
+    free(heap->zones[i].trees);
+    free(heap->zones[i].oldest);
+  }
 }

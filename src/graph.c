@@ -59,7 +59,7 @@ static bool launches_are_complete(const tarn_graph *graph) {
   bool are_complete = !graph->is_unsure;
   tarni_lock_acquire(&heap->lock);
   for (uint32_t i = 0; i < graph->n_launched && are_complete; i++) {
-    are_complete = graph->launched[i].ticket <= heap->lanes[graph->launched[i].lane].complete;
+    are_complete = graph->launched[i].ticket <= heap->complete[graph->launched[i].lane];
   }
   tarni_lock_release(&heap->lock);
   return are_complete;

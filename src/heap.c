@@ -105,10 +105,11 @@ static tarn_status addresses_reserve(tarn_heap *heap) {
 static bool order_open(tarn_heap *heap) {
   heap->max_lanes = HEAP_MAX_LANES;
   heap->lanes = calloc(heap->max_lanes, sizeof(*heap->lanes));
+  heap->complete = calloc(heap->max_lanes, sizeof(*heap->complete));
   heap->uses = calloc(HEAP_USES_BUCKETS, sizeof(void *));
   heap->uses_capacity = HEAP_USES_BUCKETS;
   heap->n_lanes = 1;
-  return heap->lanes != NULL && heap->uses != NULL;
+  return heap->lanes != NULL && heap->complete != NULL && heap->uses != NULL;
 }
 
 static tarn_status backing_check(const tarn_heap *heap, const tarni_settings *settings) {

@@ -66,6 +66,10 @@ void tarni_extents_close(tarn_heap *heap);
  * many tries were in vain: extents that hold it, but not there. */
 tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t tree, uint64_t size,
                                       uint64_t alignment, uint32_t tries);
+/* The lowest one of a tree that the need's lane may use at once, of those below an offset. All of
+ * them are no younger than the ticket. 0: none. */
+tarni_index tarni_extent_find_met_locked(tarn_heap *heap, uint32_t tree, const tarni_need *need,
+                                         uint64_t below, uint64_t ticket);
 /* The lowest extent that begins at the offset or above and is in a tree, FREE or VOID; 0: none. */
 tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset);
 /* Takes an extent out of its tree: it is BUSY then, and the caller's. */
@@ -120,6 +124,15 @@ bool tarni_order_unite(tarni_order *order, const tarni_order *other);
 /* The same, without what is complete by now. */
 bool tarni_order_unite_open_locked(const tarn_heap *heap, tarni_order *order,
                                    const tarni_order *other);
+/* The last ticket of a lane such that the stream of another may use what was freed until then
+ * without any further wait. */
+static inline uint64_t tarni_order_met_locked(const tarn_heap *heap, tarni_index lane,
+                                              tarni_index by) {
+  const tarni_lane *waiting = &heap->lanes[by];
+  const uint64_t complete = heap->complete[lane];
+  return lane < waiting->n_waited ? tarni_max(complete, waiting->waited[lane]) : complete;
+}
+
 /* Whether the lane's stream may use such memory without any further wait. */
 bool tarni_order_is_met_locked(const tarn_heap *heap, const tarni_order *order, tarni_index lane);
 bool tarni_order_is_complete_locked(const tarn_heap *heap, const tarni_order *order);

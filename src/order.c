@@ -59,13 +59,11 @@ static tarni_order_entry entry_of(const tarni_order *order, uint32_t i) {
 }
 
 static bool entry_is_complete(const tarn_heap *heap, tarni_order_entry entry) {
-  return entry.ticket <= heap->lanes[entry.lane].complete;
+  return entry.ticket <= heap->complete[entry.lane];
 }
 
 static bool entry_is_met(const tarn_heap *heap, tarni_order_entry entry, tarni_index lane) {
-  const tarni_lane *by = &heap->lanes[lane];
-  return entry.lane == lane || entry_is_complete(heap, entry) ||
-         (entry.lane < by->n_waited && by->waited[entry.lane] >= entry.ticket);
+  return entry.lane == lane || entry.ticket <= tarni_order_met_locked(heap, entry.lane, lane);
 }
 
 bool tarni_order_unite_open_locked(const tarn_heap *heap, tarni_order *order,
@@ -146,9 +144,10 @@ static tarni_fence *fence_at(tarni_lane *lane, uint32_t i) {
 }
 
 /* The oldest fence is complete, or its completion was awaited. */
-static void fence_drop_oldest_locked(tarni_lane *lane) {
+static void fence_drop_oldest_locked(tarn_heap *heap, tarni_index index) {
+  tarni_lane *lane = &heap->lanes[index];
   tarni_fence *fence = fence_at(lane, 0);
-  lane->complete = tarni_max(lane->complete, fence->ticket);
+  heap->complete[index] = tarni_max(heap->complete[index], fence->ticket);
   fence->ticket = 0;
   lane->first_fence = (lane->first_fence + 1) % TARNI_FENCES;
   lane->n_fences--;
@@ -157,10 +156,11 @@ static void fence_drop_oldest_locked(tarni_lane *lane) {
 /* The driver does not know what the event stands for: it was recorded in a capture that ended
  * before it could be seen. Such a fence proves nothing, and goes. The ticket that is to be fenced
  * anew, or 0. A retired lane cannot be: where it has no newer fence it is lost. */
-static uint64_t fence_void(tarn_heap *heap, tarni_lane *lane, uint32_t at, tarn_status status) {
+static uint64_t fence_void(tarn_heap *heap, tarni_index index, uint32_t at, tarn_status status) {
   if (status != TARN_INVALID) {
     return 0;
   }
+  tarni_lane *lane = &heap->lanes[index];
   tarni_lock_acquire(&heap->lock);
   const tarni_fence fence = *fence_at(lane, at);
   for (uint32_t i = at + 1; i < lane->n_fences; i++) {
@@ -168,7 +168,8 @@ static uint64_t fence_void(tarn_heap *heap, tarni_lane *lane, uint32_t at, tarn_
   }
   lane->n_fences--;
   *fence_at(lane, lane->n_fences) = (tarni_fence){.event = fence.event};
-  lane->fenced = lane->n_fences != 0 ? fence_at(lane, lane->n_fences - 1)->ticket : lane->complete;
+  lane->fenced =
+      lane->n_fences != 0 ? fence_at(lane, lane->n_fences - 1)->ticket : heap->complete[index];
   lane->is_lost = lane->is_lost || (lane->is_retired && lane->fenced < fence.ticket);
   tarni_lock_release(&heap->lock);
   return fence.ticket;
@@ -184,10 +185,10 @@ static tarn_status fence_poll(tarn_heap *heap, tarni_index index) {
   const tarn_status status = tarni_port_event_query(heap->port, fence_at(lane, 0)->event);
   if (status == TARN_OK) {
     tarni_lock_acquire(&heap->lock);
-    fence_drop_oldest_locked(lane);
+    fence_drop_oldest_locked(heap, index);
     tarni_lock_release(&heap->lock);
   }
-  const uint64_t ticket = fence_void(heap, lane, 0, status);
+  const uint64_t ticket = fence_void(heap, index, 0, status);
   if (ticket != 0) {
     TARN_TRY(tarni_lane_fence_grow(heap, index, ticket));
     return TARN_NOT_READY;
@@ -300,7 +301,7 @@ static tarn_status fence_failed(tarn_heap *heap, tarni_index index, tarn_status 
 static tarn_status fence_make(tarn_heap *heap, tarni_index index, uint64_t ticket) {
   tarni_lane *lane = &heap->lanes[index];
   tarni_lock_acquire(&heap->lock);
-  const bool is_fenced = lane->fenced >= ticket || lane->complete >= ticket;
+  const bool is_fenced = lane->fenced >= ticket || heap->complete[index] >= ticket;
   const bool is_gone = lane->is_lost || lane->is_retired;
   tarni_lock_release(&heap->lock);
   if (is_fenced) {
@@ -347,8 +348,8 @@ tarn_status tarni_lane_last_fence_grow(tarn_heap *heap, tarni_index index, uint6
   TARNI_RELAXED(heap->port);
   const uint32_t newest = lane->n_fences - 1;
   const tarn_status status = tarni_port_event_query(heap->port, fence_at(lane, newest)->event);
-  return fence_void(heap, lane, newest, status) != 0 ? tarni_lane_fence_grow(heap, index, ticket)
-                                                     : TARN_OK;
+  return fence_void(heap, index, newest, status) != 0 ? tarni_lane_fence_grow(heap, index, ticket)
+                                                      : TARN_OK;
 }
 
 tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order) {
@@ -412,7 +413,7 @@ static tarn_status fence_wait(tarn_heap *heap, tarni_order_entry entry, tarni_in
   const tarn_status asked = tarni_capture_forbids()
                                 ? TARN_INVALID /* another one will tell */
                                 : tarni_port_event_query(heap->port, fence.event);
-  return fence_void(heap, other, i, asked) != 0 ? TARN_NOT_READY : status;
+  return fence_void(heap, entry.lane, i, asked) != 0 ? TARN_NOT_READY : status;
 }
 
 static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_index index) {
@@ -472,11 +473,11 @@ static bool fence_sync(tarn_heap *heap, tarni_index index) {
     const tarn_status status = tarni_port_event_sync(heap->port, fence_at(lane, 0)->event);
     if (status == TARN_OK) {
       tarni_lock_acquire(&heap->lock);
-      fence_drop_oldest_locked(lane);
+      fence_drop_oldest_locked(heap, index);
       tarni_lock_release(&heap->lock);
       return true;
     }
-    const uint64_t ticket = fence_void(heap, lane, 0, status);
+    const uint64_t ticket = fence_void(heap, index, 0, status);
     if (ticket == 0 || tarni_lane_fence_grow(heap, index, ticket) != TARN_OK) {
       return false;
     }
@@ -517,7 +518,7 @@ static tarn_status lanes_fence(tarn_heap *heap, uint32_t n) {
 
 static bool lanes_are_complete(const tarn_heap *heap, uint32_t n) {
   for (tarni_index i = 1; i < n; i++) {
-    if (heap->lanes[i].complete < heap->lanes[i].goal) {
+    if (heap->complete[i] < heap->lanes[i].goal) {
       return false;
     }
   }
@@ -636,8 +637,7 @@ tarn_status tarni_lanes_finish_grow(tarn_heap *heap) {
   }
   tarni_lock_acquire(&heap->lock);
   for (tarni_index i = 1; i < n; i++) {
-    tarni_lane *lane = &heap->lanes[i];
-    lane->complete = tarni_max(lane->complete, lane->goal);
+    heap->complete[i] = tarni_max(heap->complete[i], heap->lanes[i].goal);
   }
   tarni_lock_release(&heap->lock);
   return TARN_OK;
@@ -672,4 +672,5 @@ void tarni_lanes_close(tarn_heap *heap) {
     free(heap->lanes[i].waited);
   }
   free(heap->lanes);
+  free(heap->complete);
 }

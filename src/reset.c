@@ -39,7 +39,7 @@ static void reset_fences_locked(tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     tarni_lane *lane = &heap->lanes[i];
     lane->n_fences = 0;
-    lane->fenced = lane->complete;
+    lane->fenced = heap->complete[i];
     for (uint32_t j = 0; j < TARNI_FENCES; j++) {
       lane->fences[j].ticket = 0;
     }

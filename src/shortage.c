@@ -69,7 +69,7 @@ static void settle_retired(tarn_heap *heap) {
   tarni_lock_acquire(&heap->lock);
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     tarni_lane *lane = &heap->lanes[i];
-    if (lane->is_retired && lane->stream_id != 0 && lane->complete >= lane->ticket) {
+    if (lane->is_retired && lane->stream_id != 0 && heap->complete[i] >= lane->ticket) {
       if (heap->buckets == NULL) {
         tarni_lane_settle_locked(heap, i);
       }

@@ -118,14 +118,14 @@ static tarn_status device_await_all(tarn_heap *heap, tarni_nap *nap) {
 static void collect_complete(tarn_heap *heap) {
   tarni_lock_acquire(&heap->lock);
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    heap->lanes[i].complete = heap->lanes[i].ticket;
+    heap->complete[i] = heap->lanes[i].ticket;
   }
   tarni_lock_release(&heap->lock);
   tarni_uses_reap_grow(heap);
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    heap->lanes[i].complete = heap->lanes[i].ticket; /* emptying a cache takes tickets */
+    heap->complete[i] = heap->lanes[i].ticket; /* emptying a cache takes tickets */
     tarni_lane_settle_locked(heap, i);
   }
   tarni_slab_collect_all_locked(heap);

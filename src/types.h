@@ -80,8 +80,13 @@ typedef struct tarni_extent {
   /* lock HEAP, except what a block's owner may read (address to class_index): */
   uint64_t offset; /* from the heap's first address; a multiple of the granule */
   uint64_t size;
-  uint32_t block_bytes_256; /* SLAB: size of a block / 256, for slabs of several blocks */
-  uint32_t n_blocks;
+  union {
+    struct {                    /* SLAB */
+      uint32_t block_bytes_256; /* size of a block / 256, for slabs of several blocks */
+      uint32_t n_blocks;
+    };
+    uint64_t oldest; /* FREE: no ticket of the extents below this node is older */
+  };
   uint8_t kind;
   uint8_t class_index; /* SLAB: TARNI_CLASS_COUNT for a large block */
   uint8_t state;       /* large block: tarni_block_state; ZOMBIE: 1 when unmapped */
@@ -158,7 +163,6 @@ typedef struct tarni_lane {
   bool is_lost;       /* a fence failed: what waits for it is quarantined */
   bool is_captured;   /* no fence could be recorded, because the stream is being captured */
   uint64_t ticket;    /* last one given */
-  uint64_t complete;  /* all up to this one are known to be complete */
   uint64_t fenced;    /* all up to this one are behind a recorded fence */
   uint64_t goal;      /* lock DRIVER: the one that tarni_lanes_finish_grow is after */
   tarni_fence fences[TARNI_FENCES]; /* a ring, oldest first */
@@ -354,6 +358,7 @@ typedef struct tarni_zone {
   uint64_t first, end; /* offsets */
   tarni_index head;    /* the extent that begins the zone */
   tarni_index *trees;  /* roots: void, then one a lane, the last for orders of several lanes */
+  uint64_t *oldest;    /* for each of them: no ticket in it is older (0 where orders have none) */
 } tarni_zone;
 
 /* What was taken to wait for the device, and could not be given back. */
@@ -388,6 +393,7 @@ struct tarn_heap {
   tarni_lock lock;
   tarni_zone zones[2];
   tarni_lane *lanes;
+  uint64_t *complete; /* for each lane: all tickets up to this one are known to be complete */
   uint32_t n_lanes;
   uint32_t n_extents, n_chunks; /* records ever used */
   tarni_index free_extent, free_chunk;

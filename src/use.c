@@ -99,7 +99,7 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
 /* The block is free in the order of the lane that freed it, or of none when that is complete: the
  * lane's stream may be gone by now, and its record another stream's. */
 static void block_finish_locked(tarn_heap *heap, const tarni_uses *uses) {
-  const bool is_complete = uses->free_ticket <= heap->lanes[uses->free_lane].complete;
+  const bool is_complete = uses->free_ticket <= heap->complete[uses->free_lane];
   const tarni_index lane = is_complete ? TARNI_LANE_COMMON : uses->free_lane;
   heap->pending_bytes -= uses->bytes;
   if (heap->buckets != NULL) {
@@ -234,7 +234,7 @@ static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {
     return false;
   }
   for (uint32_t i = 0; i < uses->n_lanes; i++) {
-    if (uses->lanes[i].ticket > heap->lanes[uses->lanes[i].lane].complete) {
+    if (uses->lanes[i].ticket > heap->complete[uses->lanes[i].lane]) {
       return false;
     }
   }
@@ -246,8 +246,9 @@ static bool use_unfenced_locked(const tarn_heap *heap, tarni_order_entry *use) {
   for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
     for (uint32_t i = 0; i < uses->n_lanes; i++) {
       const tarni_lane *lane = &heap->lanes[uses->lanes[i].lane];
-      if (uses->lanes[i].ticket > lane->fenced && uses->lanes[i].ticket > lane->complete &&
-          !lane->is_lost && !lane->is_retired) {
+      if (uses->lanes[i].ticket > lane->fenced &&
+          uses->lanes[i].ticket > heap->complete[uses->lanes[i].lane] && !lane->is_lost &&
+          !lane->is_retired) {
         *use = uses->lanes[i];
         return true;
       }

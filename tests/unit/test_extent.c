@@ -20,6 +20,7 @@ typedef struct model {
   bool is_void[N];
   tarni_index busy[MAX_BUSY];
   int n_busy;
+  uint64_t n_met; /* searches that have found something */
 } model;
 
 static uint32_t below(model *m, uint32_t n) {
@@ -130,6 +131,44 @@ static void take(model *m) {
   m->busy[m->n_busy++] = found;
 }
 
+/* The lowest extent in address order that is of the tree, fits, and can be used by the lane. */
+static tarni_index met_by_list(const tarn_heap *heap, uint32_t tree, const tarni_need *need) {
+  for (tarni_index i = heap->zones[1].head; i != 0; i = heap->extents[i].next) {
+    const tarni_extent *extent = &heap->extents[i];
+    if (extent->kind == TARNI_EXTENT_FREE && extent->tree == tree &&
+        tarni_extent_fits(extent, need->size, need->alignment) &&
+        tarni_order_is_met_locked(heap, &extent->order, need->lane)) {
+      return i;
+    }
+  }
+  return 0;
+}
+
+/* A lane looks for what another one has freed, of which so much is complete. */
+static void seek(model *m) {
+  tarn_heap *heap = m->heap;
+  const tarni_index lane = 1 + below(m, 6);
+  const tarni_index other = 1 + below(m, 6);
+  const tarni_need need = {.lane = lane,
+                           .zone = 1,
+                           .size = (uint64_t)(1 + below(m, 12)) << TARNI_GRANULE_LOG2,
+                           .alignment = (uint64_t)TARNI_GRANULE << below(m, 2)};
+  heap->complete[other] = below(m, 51);
+  const uint32_t tree = other != lane ? 1 + other : 1 + heap->max_lanes;
+  const uint64_t ticket =
+      other != lane ? tarni_order_met_locked(heap, other, lane) : UINT64_MAX; /* of any lanes */
+  const tarni_index expected = met_by_list(heap, tree, &need);
+  if (heap->zones[1].oldest[tree] > ticket) {
+    CHECK_EQ(expected, 0);
+    return;
+  }
+  const uint64_t end = heap->zones[1].end;
+  CHECK_EQ(tarni_extent_find_met_locked(heap, tree, &need, end, ticket), expected);
+  const uint64_t offset = heap->extents[expected].offset;
+  CHECK_EQ(tarni_extent_find_met_locked(heap, tree, &need, offset, ticket), 0);
+  m->n_met += expected != 0;
+}
+
 /* ---- Checks ---- */
 
 static bool order_covers(const tarni_order *order, const tarni_order_entry *due) {
@@ -169,8 +208,10 @@ static void play(tarn_stealing stealing) {
       } else {
         take(&m);
       }
+      seek(&m);
       check_partition(&m);
     }
+    CHECK(m.n_met > 10);
     model_close(&m);
   }
 }
