@@ -4,6 +4,7 @@
  * and gives it back when it is retired and its work is complete; a thread's default stream, also
  * when the thread has gone and records are short. What the records are for is order.c's business.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/bits.h"
@@ -103,6 +104,14 @@ static void namesakes_lose_locked(tarn_heap *heap, tarn_stream stream) {
     lane->is_lost =
         lane->is_lost || (lane->stream == stream && lane->stream_id != 0 && !lane->is_retired);
   }
+}
+
+char *tarni_lane_text_locked(const tarni_lane *lane, char text[TARNI_LANE_TEXT]) {
+  const bool has_name = lane->stream_id != TARNI_UNNAMED;
+  (void)snprintf(text, TARNI_LANE_TEXT, has_name ? "%llu" : "with the handle 0x%llx",
+                 has_name ? (unsigned long long)lane->stream_id
+                          : (unsigned long long)(uintptr_t)lane->stream);
+  return text;
 }
 
 static tarn_status lanes_refuse(const tarn_heap *heap) {

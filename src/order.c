@@ -130,13 +130,13 @@ static tarn_status lane_lost(tarn_heap *heap, tarni_index lane, const char *oper
   tarni_lock_acquire(&heap->lock);
   tarni_lane *known = &heap->lanes[lane];
   known->is_lost = true;
-  const uint64_t id = known->stream_id;
+  char name[TARNI_LANE_TEXT];
+  (void)tarni_lane_text_locked(known, name);
   tarni_lock_release(&heap->lock);
   const tarni_facts facts = {.device = heap->port->device.name};
   return tarni_fail(TARN_STATE, operation, &facts,
                     "Retire a stream (tarn_stream_retire) before it is destroyed.",
-                    "stream %llu is gone or broken; memory that waits for it is quarantined",
-                    (unsigned long long)id);
+                    "stream %s is gone or broken; memory that waits for it is quarantined", name);
 }
 
 static tarni_fence *fence_at(tarni_lane *lane, uint32_t i) {
@@ -262,11 +262,11 @@ tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream) {
 static tarn_status fence_refuse(tarn_heap *heap, const tarni_lane *lane) {
   const tarni_facts facts = {.device = heap->port->device.name};
   tarni_lock_acquire(&heap->lock);
-  const uint64_t id = lane->stream_id;
+  char name[TARNI_LANE_TEXT];
+  (void)tarni_lane_text_locked(lane, name);
   tarni_lock_release(&heap->lock);
   return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts, "Try again after the capture.",
-                    "stream %llu is being captured: what it has freed cannot be waited for",
-                    (unsigned long long)id);
+                    "stream %s is being captured: what it has freed cannot be waited for", name);
 }
 
 /* Records the heap's spare event. On a stream that is being captured it becomes a part of the

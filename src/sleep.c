@@ -14,10 +14,12 @@
  * asleep or wakes: the states of blocks are read.
  *
  * Locks: heap->grow throughout, heap->lock for each change of the books. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/bits.h"
+#include "base/text.h"
 #include "debug.h"
 
 typedef struct nap_piece { /* one live block */
@@ -63,11 +65,10 @@ static tarn_status sleep_check(const tarn_heap *heap, tarn_sleep_content content
   return TARN_OK;
 }
 
-static tarn_status capture_refuse(const tarn_heap *heap, const char *what, uint64_t number) {
+static tarn_status capture_refuse(const tarn_heap *heap, const char *what, const char *which) {
   const tarni_facts facts = {.device = heap->port->device.name};
   return tarni_fail(TARN_CAPTURE, "tarn_heap_sleep", &facts,
-                    "End the capture before the heap goes to sleep.", what,
-                    (unsigned long long)number);
+                    "End the capture before the heap goes to sleep.", what, which);
 }
 
 /* A stream that is being captured cannot be waited for, and a capture may keep the default stream,
@@ -75,8 +76,9 @@ static tarn_status capture_refuse(const tarn_heap *heap, const char *what, uint6
 static tarn_status captures_refuse(tarn_heap *heap, tarn_sleep_content content) {
   const uint32_t n = atomic_load_explicit(&heap->n_captures, memory_order_relaxed);
   if (n > heap->care.is_asking_captures) {
-    return capture_refuse(heap, "%llu captures of the heap go on",
-                          n - heap->care.is_asking_captures);
+    char number[TARNI_TEXT_NUMBER];
+    (void)snprintf(number, sizeof(number), "%u", n - heap->care.is_asking_captures);
+    return capture_refuse(heap, "%s captures of the heap go on", number);
   }
   if (content == TARN_SLEEP_SAVE || heap->care.is_secure) {
     TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
@@ -84,6 +86,8 @@ static tarn_status captures_refuse(tarn_heap *heap, tarn_sleep_content content) 
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     tarni_lock_acquire(&heap->lock);
     const tarni_lane lane = heap->lanes[i];
+    char name[TARNI_LANE_TEXT];
+    (void)tarni_lane_text_locked(&lane, name);
     tarni_lock_release(&heap->lock);
     tarni_capture_state state = {0};
     if (lane.stream_id == 0 || lane.is_retired || lane.is_lost) {
@@ -94,8 +98,7 @@ static tarn_status captures_refuse(tarn_heap *heap, tarn_sleep_content content) 
       return status;
     }
     if (state.status != TARNI_CAPTURE_NONE) {
-      return capture_refuse(heap, "stream %llu is being captured and cannot be waited for",
-                            lane.stream_id);
+      return capture_refuse(heap, "stream %s is being captured and cannot be waited for", name);
     }
   }
   return TARN_OK;
