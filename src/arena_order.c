@@ -37,10 +37,15 @@ void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fres
     tarni_lock_release(&heap->lock);
     return;
   }
-  if (status == TARN_OK || status == TARN_CAPTURE || lane != TARNI_LANE_COMMON) {
-    if (lane != TARNI_LANE_COMMON) {
-      lane_note(heap, tickets, lane);
-    }
+  const bool is_new = status == TARN_CAPTURE && lane == TARNI_LANE_COMMON;
+  if (is_new && is_fresh) {
+    return; /* the block is younger than all that the stream was given before */
+  }
+  if (is_new) {
+    (void)tarni_lane_unnamed(heap, stream, &lane); /* else it cannot be known */
+  }
+  if (lane != TARNI_LANE_COMMON) {
+    lane_note(heap, tickets, lane);
     return;
   }
   const bool may_wait =
