@@ -37,16 +37,12 @@ void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fres
     tarni_lock_release(&heap->lock);
     return;
   }
-  const bool is_new = status == TARN_CAPTURE && lane == TARNI_LANE_COMMON;
-  if (is_new && is_fresh) {
-    return; /* the block is younger than all that the stream was given before */
-  }
-  if (is_new) {
-    (void)tarni_lane_unnamed(heap, stream, &lane); /* else it cannot be known */
-  }
   if (lane != TARNI_LANE_COMMON) {
     lane_note(heap, tickets, lane);
     return;
+  }
+  if (status == TARN_CAPTURE && is_fresh) {
+    return; /* the heap has not heard of it, nor it of the block before this capture, as a rule */
   }
   const bool may_wait =
       (status == TARN_HOST_MEMORY || status == TARN_LIMIT) && !tarni_capture_forbids();
@@ -54,6 +50,14 @@ void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fres
   if (!may_wait || tarni_port_stream_sync(heap->port, stream) != TARN_OK) {
     arena->is_unsure = true;
   }
+}
+
+tarn_status tarni_arena_sure_held(tarn_arena *arena) {
+  if (arena->is_unsure) {
+    TARN_TRY(tarni_device_await(arena->heap));
+    arena->is_unsure = false;
+  }
+  return TARN_OK;
 }
 
 static uint64_t ticket_of(const tarn_arena *arena, tarni_index lane) {
@@ -121,7 +125,8 @@ tarn_status tarni_arena_finish_held(tarn_arena *arena) {
   while (status == TARN_OK && lane_open_from(arena, 1) != 0 && tarni_fences_wait_grow(heap)) {
   }
   tarni_lock_release(&heap->grow);
-  if (status == TARN_OK && (arena->is_unsure || lane_open_from(arena, 1) != 0)) {
+  status = status == TARN_OK ? tarni_arena_sure_held(arena) : status;
+  if (status == TARN_OK && lane_open_from(arena, 1) != 0) {
     const tarni_facts facts = {.device = heap->port->device.name};
     status = tarni_fail(TARN_BUSY, "tarn_arena_sleep", &facts,
                         "Try again when no capture goes on, and no stream of it is gone.",

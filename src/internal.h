@@ -174,13 +174,13 @@ tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *la
 tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 /* The same for a stream that cannot be asked because it is being captured. */
 tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
-/* For a stream that cannot be asked for its name now, since it is being captured: the lane that
- * its handle is known by, else a new one, which gets its name as soon as that can be asked. */
-#define TARNI_UNNAMED UINT64_MAX
 /* What messages call the lane's stream: the driver's name for it, or its handle if it has none yet.
  * Returns the text. */
 enum { TARNI_LANE_TEXT = 48 };
 char *tarni_lane_text_locked(const tarni_lane *lane, char text[TARNI_LANE_TEXT]);
+/* For a stream that cannot be asked for its name now, since it is being captured: the lane that
+ * its handle is known by, else a new one, which gets its name as soon as that can be asked. */
+#define TARNI_UNNAMED UINT64_MAX
 tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
 /* The calling thread for the stream that each thread has of its own; NULL for all others. */
 static inline const void *tarni_thread_of(tarn_stream stream) {
