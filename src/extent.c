@@ -389,7 +389,16 @@ static void front_append(tarn_heap *heap, tarni_index index, tarni_index precedi
   record_give(heap, preceding);
 }
 
-/* Whether two free neighbours become one; if so *order is what holds for both. */
+/* Less than a chunk that waits for nothing, in the zone of large blocks, while only one stream is
+ * known: what was left over where a chunk is new, mostly. Alone it would be of use to few blocks,
+ * and where it is in the way of others depends on what was made when. */
+static bool is_leftover(const tarn_heap *heap, const tarni_extent *extent) {
+  return extent->order.n == 0 && extent->size < heap->unit && extent->offset >= heap->small_end &&
+         heap->n_lanes <= 2;
+}
+
+/* Whether two free neighbours become one; if so *order is what holds for both. What is left over
+ * goes with its neighbour. */
 static bool may_unite(const tarn_heap *heap, const tarni_extent *extent, const tarni_extent *other,
                       tarni_order *order) {
   if (other->kind != extent->kind || !tarni_extent_may_join(heap, extent, other)) {
@@ -398,7 +407,8 @@ static bool may_unite(const tarn_heap *heap, const tarni_extent *extent, const t
   if (extent->kind == TARNI_EXTENT_VOID) {
     return true;
   }
-  const bool is_alike = extent->tree == other->tree;
+  const bool is_alike =
+      extent->tree == other->tree || is_leftover(heap, extent) || is_leftover(heap, other);
   return (is_alike || heap->config.stealing == TARN_STEAL_ALWAYS) &&
          tarni_order_unite(order, &other->order);
 }
@@ -425,6 +435,17 @@ static tarni_index neighbours_join(tarn_heap *heap, tarni_index index, tarni_ind
   return other;
 }
 
+/* A neighbour that becomes one with the extent; if so *order is what holds for both. 0: none. */
+static tarni_index neighbour_of(const tarn_heap *heap, tarni_index index, tarni_order *order) {
+  const tarni_extent *extent = tarni_extent_at(heap, index);
+  if (extent->next != 0 && may_unite(heap, extent, &heap->extents[extent->next], order)) {
+    return extent->next;
+  }
+  const bool has_front =
+      extent->previous != 0 && may_unite(heap, extent, &heap->extents[extent->previous], order);
+  return has_front ? extent->previous : 0;
+}
+
 void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
                               const tarni_order *order) {
   tarni_extent *extent = tarni_extent_at(heap, index);
@@ -435,16 +456,12 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
   extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &extent->order);
   tarni_order united = extent->order;
   bool is_placed = false;
-  const tarni_index before = extent->previous;
-  if (extent->next != 0 && may_unite(heap, extent, &heap->extents[extent->next], &united)) {
-    index = neighbours_join(heap, index, extent->next, &united, &is_placed);
-    extent = tarni_extent_at(heap, index);
-  }
-  if (before != 0 && may_unite(heap, extent, &heap->extents[before], &united)) {
+  for (tarni_index other = neighbour_of(heap, index, &united); other != 0;
+       other = neighbour_of(heap, index, &united)) {
     if (is_placed) { /* both neighbours were in a tree: one of them leaves it */
       tree_remove(heap, index);
     }
-    index = neighbours_join(heap, index, before, &united, &is_placed);
+    index = neighbours_join(heap, index, other, &united, &is_placed);
   }
   if (is_placed) {
     tree_raise(heap, index, tarni_extent_at(heap, index)->size);

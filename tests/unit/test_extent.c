@@ -280,10 +280,55 @@ static void records_run_out(void) {
   CHECK(n_refused > 100);
 }
 
+/* ---- Leftovers ---- */
+
+static uint64_t n_free(const tarn_heap *heap, uint32_t zone) {
+  uint64_t n = 0;
+  for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
+    n += heap->extents[i].kind == TARNI_EXTENT_FREE;
+  }
+  return n;
+}
+
+/* Free extents of a heap in which a block of one and a half chunks, or of half of one, has come and
+ * gone, beside so many other streams. */
+static uint64_t n_free_after(uint64_t bytes, int n_others) {
+  rig r;
+  rig_block block, others[2];
+  if (!CHECK(rig_open(&r, "sim:64M", NULL, 3))) {
+    return 0;
+  }
+  CHECK_OK(rig_alloc(&r, bytes, r.streams[0], &block));
+  for (int i = 0; i < n_others; i++) { /* in the other zone */
+    CHECK_OK(rig_alloc(&r, bytes < MIB ? 2 * MIB : 1000, r.streams[1 + i], &others[i]));
+  }
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  tarni_lock_acquire(&r.heap->lock);
+  tarni_cache_empty_all_locked(r.heap, 0, false);
+  tarni_slab_collect_all_locked(r.heap);
+  const uint64_t n = n_free(r.heap, bytes < MIB ? 0 : 1);
+  tarni_lock_release(&r.heap->lock);
+  CHECK(rig_is_sound(&r));
+  for (int i = 0; i < n_others; i++) {
+    CHECK_OK(rig_free(&r, &others[i], r.streams[1 + i]));
+  }
+  rig_close(&r);
+  return n;
+}
+
+/* What is left over of a new chunk goes with the block that is freed beside it; not where another
+ * stream may want it, nor in the zone of small blocks, where it is of use to all. */
+static void leftovers(void) {
+  CHECK_EQ(n_free_after(3 * MIB, 0), 1);
+  CHECK_EQ(n_free_after(3 * MIB, 1), 2);
+  CHECK_EQ(n_free_after(MIB / 2, 0), 2);
+}
+
 static const test_case cases[] = {
     {"a model of granules, each lane for itself", each_lane_for_itself},
     {"a model of granules, lanes united", lanes_united},
     {"records run out", records_run_out},
+    {"what is left over", leftovers},
 };
 
 TEST_MAIN(cases)
