@@ -394,7 +394,7 @@ static void front_append(tarn_heap *heap, tarni_index index, tarni_index precedi
  * and where it is in the way of others depends on what was made when. */
 static bool is_leftover(const tarn_heap *heap, const tarni_extent *extent) {
   return extent->order.n == 0 && extent->size < heap->unit && extent->offset >= heap->small_end &&
-         heap->n_lanes <= 2;
+         heap->n_lanes <= 2 && heap->config.stealing != TARN_STEAL_NEVER;
 }
 
 /* Whether two free neighbours become one; if so *order is what holds for both. What is left over
