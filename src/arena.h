@@ -67,7 +67,7 @@ struct tarn_arena {
   tarn_arena *next; /* of the heap */
   bool is_owned;    /* its owner has not let go of it */
   bool is_asleep;
-  bool is_unsure; /* something may use it that no ticket stands for: it stays until the heap goes */
+  bool is_unsure; /* something may use it that no ticket stands for: see tarni_arena_sure_held */
   uint32_t n_graphs;
   tarn_capture *capture; /* that places blocks in it */
   tarni_piece *pieces;
@@ -160,7 +160,7 @@ struct tarn_graph {
   tarn_graph *next; /* of the heap */
   bool is_gone;     /* its owner has let go of it; it waits for its last launch */
   bool is_found;    /* nobody announced its capture, and nobody has asked for it yet */
-  bool is_unsure;   /* something may use it that no ticket stands for: see tarni_arena_sure_held */
+  bool is_unsure;   /* something may use it that no ticket stands for: it stays with the heap */
   uint64_t id;      /* of its capture */
   tarni_story story;
   tarni_graph handle;
@@ -209,7 +209,7 @@ bool tarni_arena_is_done_held(tarn_arena *arena);
 /* Waits for it, on the host. */
 tarn_status tarni_arena_finish_held(tarn_arena *arena);
 /* What no ticket stands for is complete when everything is: waits for the device, if need be. */
-tarn_status tarni_arena_sure_held(tarn_arena *arena);
+tarn_status tarni_arena_sure_held(tarn_arena *arena, const char *operation);
 
 /* ---- piece.c: blocks in an arena ---- */
 /* The lowest place of the smallest free stretch that holds so much, of what `done` covers; where

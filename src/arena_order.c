@@ -52,11 +52,18 @@ void tarni_arena_ticket_held(tarn_arena *arena, tarn_stream stream, bool is_fres
   }
 }
 
-tarn_status tarni_arena_sure_held(tarn_arena *arena) {
-  if (arena->is_unsure) {
-    TARN_TRY(tarni_device_await(arena->heap));
-    arena->is_unsure = false;
+tarn_status tarni_arena_sure_held(tarn_arena *arena, const char *operation) {
+  if (!arena->is_unsure) {
+    return TARN_OK;
   }
+  const tarni_facts facts = {.device = arena->heap->port->device.name};
+  if (tarni_capture_forbids()) {
+    return tarni_fail(TARN_CAPTURE, operation, &facts, "Try again after the capture.",
+                      "a stream of a capture has freed a block of the arena that it may still use; "
+                      "the device cannot be waited for while a capture goes on");
+  }
+  TARN_TRY(tarni_device_await(arena->heap));
+  arena->is_unsure = false;
   return TARN_OK;
 }
 
@@ -125,7 +132,7 @@ tarn_status tarni_arena_finish_held(tarn_arena *arena) {
   while (status == TARN_OK && lane_open_from(arena, 1) != 0 && tarni_fences_wait_grow(heap)) {
   }
   tarni_lock_release(&heap->grow);
-  status = status == TARN_OK ? tarni_arena_sure_held(arena) : status;
+  status = status == TARN_OK ? tarni_arena_sure_held(arena, "tarn_arena_sleep") : status;
   if (status == TARN_OK && lane_open_from(arena, 1) != 0) {
     const tarni_facts facts = {.device = heap->port->device.name};
     status = tarni_fail(TARN_BUSY, "tarn_arena_sleep", &facts,

@@ -439,8 +439,7 @@ void tarni_captures_reap(tarn_heap *heap) {
   }
 }
 
-/* What no ticket stands for is complete when everything is. */
-static void unsure_finish_held(tarn_heap *heap) {
+void tarni_captures_sure_held(tarn_heap *heap) {
   bool is_unsure = false;
   for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
     is_unsure = is_unsure || (graph->is_gone && graph->is_unsure);
@@ -494,7 +493,7 @@ bool tarni_captures_finish(tarn_heap *heap) {
   tarni_lock_acquire(&heap->capture);
   const uint64_t n_before = count_parked(heap);
   tarni_captures_reap_held(heap);
-  unsure_finish_held(heap);
+  tarni_captures_sure_held(heap);
   tarni_captures_reap_held(heap);
   bool is_news = true;
   while (is_news && has_parked(heap)) {

@@ -128,7 +128,7 @@ static tarn_status graph_launch_held(tarn_graph *graph, tarn_stream stream) {
     TARNI_RELAXED(port);
     TARN_TRY(tarni_port_graph_instantiate(port, graph->handle, &graph->exec));
   }
-  TARN_TRY(tarni_arena_sure_held(graph->arena));
+  TARN_TRY(tarni_arena_sure_held(graph->arena, "tarn_graph_launch"));
   TARN_TRY(arena_await_held(graph, lane));
   TARN_TRY(tarni_port_graph_launch(port, graph->exec, stream));
   launch_note(graph, lane);
