@@ -63,6 +63,7 @@ static tarn_status memory_take(tarn_arena *arena, const tarn_arena_config *confi
                       "%llu bytes at 0x%llx are no memory for an arena",
                       (unsigned long long)config->memory_bytes, (unsigned long long)config->memory);
   }
+  tarni_captures_reap_held(arena->heap); /* some may have gone by now */
   for (const tarn_arena *other = arena->heap->arenas; other != NULL; other = other->next) {
     if (base < other->base + other->limit && other->base < end) {
       return tarni_fail(
@@ -108,8 +109,6 @@ tarn_status tarni_arena_make(tarn_heap *heap, const tarn_arena_config *config,
                       "a secure heap has no captures: nothing would clear what a graph leaves in "
                       "its memory");
   }
-  tarni_captures_sure_held(heap); /* else those that nobody needs would pile up */
-  tarni_captures_reap_held(heap);
   tarn_arena *arena = calloc(1, sizeof(*arena));
   if (arena == NULL) {
     return tarni_fail(TARN_HOST_MEMORY, operation, NULL, "Free some host memory.",
@@ -272,6 +271,12 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *o
   tarn_status status = chunk_add(arena, wish, operation);
   if (is_shortage(status) && wish > least) {
     status = chunk_add(arena, least, operation);
+  }
+  if (is_shortage(status)) {
+    tarn_error error = {.size = sizeof(error)};
+    (void)tarn_last_error(&error);
+    status = tarni_captures_sure_held(arena->heap) ? chunk_add(arena, least, operation)
+                                                   : tarni_fail_again(&error);
   }
   return status;
 }

@@ -160,7 +160,7 @@ struct tarn_graph {
   tarn_graph *next; /* of the heap */
   bool is_gone;     /* its owner has let go of it; it waits for its last launch */
   bool is_found;    /* nobody announced its capture, and nobody has asked for it yet */
-  bool is_unsure;   /* something may use it that no ticket stands for: it stays with the heap */
+  bool is_unsure;   /* something may use it that no ticket stands for: tarni_captures_sure_held */
   uint64_t id;      /* of its capture */
   tarni_story story;
   tarni_graph handle;

@@ -439,7 +439,7 @@ void tarni_captures_reap(tarn_heap *heap) {
   }
 }
 
-void tarni_captures_sure_held(tarn_heap *heap) {
+bool tarni_captures_sure_held(tarn_heap *heap) {
   bool is_unsure = false;
   for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
     is_unsure = is_unsure || (graph->is_gone && graph->is_unsure);
@@ -447,8 +447,8 @@ void tarni_captures_sure_held(tarn_heap *heap) {
   for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
     is_unsure = is_unsure || (!tarni_arena_is_needed(arena) && arena->is_unsure);
   }
-  if (!is_unsure || tarni_device_await(heap) != TARN_OK) {
-    return;
+  if (!is_unsure || tarni_capture_forbids() || tarni_device_await(heap) != TARN_OK) {
+    return false;
   }
   for (tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
     graph->is_unsure = false;
@@ -456,6 +456,8 @@ void tarni_captures_sure_held(tarn_heap *heap) {
   for (tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
     arena->is_unsure = false;
   }
+  tarni_captures_reap_held(heap);
+  return true;
 }
 
 /* Whether anything waits for work that is not known to be complete. */
@@ -493,8 +495,7 @@ bool tarni_captures_finish(tarn_heap *heap) {
   tarni_lock_acquire(&heap->capture);
   const uint64_t n_before = count_parked(heap);
   tarni_captures_reap_held(heap);
-  tarni_captures_sure_held(heap);
-  tarni_captures_reap_held(heap);
+  (void)tarni_captures_sure_held(heap);
   bool is_news = true;
   while (is_news && has_parked(heap)) {
     tarni_lock_acquire(&heap->grow);

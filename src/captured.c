@@ -240,8 +240,6 @@ static tarn_status use_add_held(tarn_heap *heap, tarni_piece *piece, tarn_stream
   TARN_TRY(tarni_capture_of_held(heap, stream, &capture));
   if (capture == NULL) {
     TARN_TRY(tarni_lane_find(heap, stream, &lane));
-  } else { /* what it is given outside of the capture, before or after, may use the block, too */
-    lane = tarni_lane_by_handle(heap, stream);
   }
   for (const tarni_piece_uses *use = piece->uses; use != NULL; use = use->next) {
     if (use->stream == stream && use->lane == lane && use->thread == tarni_thread_of(stream)) {

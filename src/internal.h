@@ -678,8 +678,9 @@ void tarni_captures_reap(tarn_heap *heap); /* the same; one load where there are
 /* The same, and waits for that work. Whether anything came back. */
 bool tarni_captures_finish(tarn_heap *heap);
 /* What no ticket stands for is complete when everything is: where something that nobody has any
- * more waits for that, the device is waited for. */
-void tarni_captures_sure_held(tarn_heap *heap);
+ * more waits for that, the device is waited for, if no capture forbids it, and it is given back.
+ * Whether that was so. */
+bool tarni_captures_sure_held(tarn_heap *heap);
 /* The heap goes. is_lost: so does the device, and what is the host's goes whatever the driver says.
  */
 tarn_status tarni_graphs_close(tarn_heap *heap, bool is_lost);
