@@ -273,10 +273,13 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *o
     status = chunk_add(arena, least, operation);
   }
   if (is_shortage(status)) {
+    const bool is_owned = arena->is_owned;
     tarn_error error = {.size = sizeof(error)};
     (void)tarn_last_error(&error);
-    status = tarni_captures_sure_held(arena->heap) ? chunk_add(arena, least, operation)
-                                                   : tarni_fail_again(&error);
+    arena->is_owned = true; /* it may be so new that nobody has it yet, and is not to go itself */
+    const bool is_more = tarni_captures_sure_held(arena->heap);
+    arena->is_owned = is_owned;
+    status = is_more ? chunk_add(arena, least, operation) : tarni_fail_again(&error);
   }
   return status;
 }

@@ -510,16 +510,25 @@ static void captured_block_freed_by_an_unknown_stream(void) {
 }
 
 /* The same again and again: what has been kept is given back where memory is short. */
-static void captured_blocks_freed_by_new_streams(void) {
+static void captured_blocks_freed_by_new_streams(int how) {
   rig r;
   REQUIRE(rig_open(&r, "sim:64M,order=eager", NULL, 2));
   for (int i = 0; i < 60 && !test_case_failed(); i++) {
     rig_block block;
     tarn_stream side;
+    tarn_arena *arena = NULL;
+    tarn_capture_config config = relaxed;
+    const tarn_arena_config reserving = {.size = sizeof(reserving), .reserve_bytes = MIB};
+    config.reserve_bytes = how == 1 ? MIB : 0;
+    if (how == 2) {
+      CHECK_OK(tarn_arena_create(r.heap, &reserving, &arena));
+      config.arena = arena;
+    }
     CHECK_OK(tarn_stream_create(r.device, &side));
-    tarn_capture *capture = rig_capture_begin(&r, &relaxed);
+    tarn_capture *capture = rig_capture_begin(&r, &config);
     CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
     tarn_graph *graph = rig_capture_end(capture);
+    CHECK_OK(tarn_arena_destroy(arena));
     capture = rig_capture_begin(&r, &relaxed);
     rig_order(&r, r.streams[0], side);
     CHECK_OK(tarn_free(r.heap, block.address, side));
@@ -533,6 +542,18 @@ static void captured_blocks_freed_by_new_streams(void) {
   CHECK_OK(tarn_heap_trim(r.heap, 0));
   CHECK_EQ(rig_stats(&r).captured_bytes, 0);
   rig_close(&r);
+}
+
+static void freed_by_new_streams(void) {
+  captured_blocks_freed_by_new_streams(0);
+}
+
+static void freed_by_new_streams_with_a_reserve(void) {
+  captured_blocks_freed_by_new_streams(1);
+}
+
+static void freed_by_new_streams_in_an_arena(void) {
+  captured_blocks_freed_by_new_streams(2);
 }
 
 /* The stream goes without a word, and another has its handle: where streams are verified what the
@@ -643,7 +664,9 @@ static const test_case cases[] = {
     {"found by a heap that hears no more", found_and_forgotten},
     {"found in a thread that goes", found_in_a_thread_that_goes},
     {"a captured block freed by a stream that is new", captured_block_freed_by_an_unknown_stream},
-    {"captured blocks freed by new streams", captured_blocks_freed_by_new_streams},
+    {"captured blocks freed by new streams", freed_by_new_streams},
+    {"the same with memory that is reserved", freed_by_new_streams_with_a_reserve},
+    {"the same with an arena", freed_by_new_streams_in_an_arena},
     {"used by a stream that is new", used_by_an_unknown_stream},
     {"used by many streams that are new", used_by_many_new_streams},
     {"filled behind a stream that is new", filled_behind_a_new_stream},
