@@ -137,7 +137,10 @@ static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
       found = find_lower(heap, 1 + other, need, ticket, found);
     }
   }
-  return find_lower(heap, 1 + heap->max_lanes, need, UINT64_MAX, found);
+  const uint32_t several = 1 + heap->max_lanes;
+  return heap->zones[need->zone].trees[several] != 0
+             ? find_lower(heap, several, need, UINT64_MAX, found)
+             : found;
 }
 
 /* Takes a free extent and cuts it to size; what is left over stays free. 0: no record is left. */

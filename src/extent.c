@@ -435,15 +435,20 @@ static tarni_index neighbours_join(tarn_heap *heap, tarni_index index, tarni_ind
   return other;
 }
 
-/* A neighbour that becomes one with the extent; if so *order is what holds for both. 0: none. */
-static tarni_index neighbour_of(const tarn_heap *heap, tarni_index index, tarni_order *order) {
-  const tarni_extent *extent = tarni_extent_at(heap, index);
-  if (extent->next != 0 && may_unite(heap, extent, &heap->extents[extent->next], order)) {
-    return extent->next;
+/* Joins a neighbour to the extent, if they may be one. Whether they were unlike: what lies beyond
+ * the neighbour may be like both of them then. */
+static bool neighbour_take(tarn_heap *heap, tarni_index *index, tarni_index other,
+                           tarni_order *united, bool *is_placed) {
+  const tarni_extent *extent = tarni_extent_at(heap, *index);
+  if (other == 0 || !may_unite(heap, extent, &heap->extents[other], united)) {
+    return false;
   }
-  const bool has_front =
-      extent->previous != 0 && may_unite(heap, extent, &heap->extents[extent->previous], order);
-  return has_front ? extent->previous : 0;
+  const bool is_unlike = extent->tree != heap->extents[other].tree;
+  if (*is_placed) { /* both neighbours were in a tree: one of them leaves it */
+    tree_remove(heap, *index);
+  }
+  *index = neighbours_join(heap, *index, other, united, is_placed);
+  return is_unlike;
 }
 
 void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
@@ -456,12 +461,12 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
   extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &extent->order);
   tarni_order united = extent->order;
   bool is_placed = false;
-  for (tarni_index other = neighbour_of(heap, index, &united); other != 0;
-       other = neighbour_of(heap, index, &united)) {
-    if (is_placed) { /* both neighbours were in a tree: one of them leaves it */
-      tree_remove(heap, index);
-    }
-    index = neighbours_join(heap, index, other, &united, &is_placed);
+  bool is_again = true;
+  while (is_again) {
+    const tarni_index next = tarni_extent_at(heap, index)->next;
+    is_again = neighbour_take(heap, &index, next, &united, &is_placed);
+    const tarni_index before = tarni_extent_at(heap, index)->previous;
+    is_again = neighbour_take(heap, &index, before, &united, &is_placed) || is_again;
   }
   if (is_placed) {
     tree_raise(heap, index, tarni_extent_at(heap, index)->size);
