@@ -428,6 +428,29 @@ static void found_and_forgotten(void) {
   rig_close(&r);
 }
 
+/* The second stream is captured: nobody told, and NULL, or it has joined the third one's, which was
+ * announced. */
+static tarn_capture *second_begin(rig *r, bool is_untold) {
+  tarn_capture *capture = NULL;
+  if (is_untold) {
+    CHECK_OK(
+        tarni_port_capture_begin((tarni_port *)r->device, r->streams[1], TARNI_CAPTURE_RELAXED));
+  } else {
+    CHECK_OK(tarn_capture_begin(r->heap, &relaxed, r->streams[2], &capture));
+    rig_order(r, r->streams[2], r->streams[1]);
+  }
+  return capture;
+}
+
+static void second_end(rig *r, tarn_capture *capture) {
+  if (capture == NULL) {
+    end_driver_capture(r, r->streams[1]);
+  } else {
+    rig_order(r, r->streams[1], r->streams[2]);
+    CHECK_OK(tarn_capture_abort(&capture));
+  }
+}
+
 /* What the stream was given before the capture may use the block, although it is named only now. */
 static void used_by_an_unknown_stream(void) {
   for (int i = 0; i < 2; i++) {
@@ -438,24 +461,13 @@ static void used_by_an_unknown_stream(void) {
     CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &block));
     rig_order(&r, r.streams[0], r.streams[1]);
     rig_touch(&r, &block, r.streams[1], true);
-    if (i == 0) { /* nobody told */
-      CHECK_OK(
-          tarni_port_capture_begin((tarni_port *)r.device, r.streams[1], TARNI_CAPTURE_RELAXED));
-    } else { /* it has joined a capture that was announced */
-      CHECK_OK(tarn_capture_begin(r.heap, &relaxed, r.streams[2], &capture));
-      rig_order(&r, r.streams[2], r.streams[1]);
-    }
+    capture = second_begin(&r, i == 0);
     CHECK_OK(tarn_use(r.heap, block.address, r.streams[1]));
     CHECK_OK(rig_free(&r, &block, r.streams[0]));
     CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &other)); /* not the same memory */
     CHECK_OK(rig_free(&r, &other, r.streams[0]));
     CHECK(rig_is_sound(&r));
-    if (i == 0) {
-      end_driver_capture(&r, r.streams[1]);
-    } else {
-      rig_order(&r, r.streams[1], r.streams[2]);
-      CHECK_OK(tarn_capture_abort(&capture));
-    }
+    second_end(&r, capture);
     CHECK_OK(tarn_heap_trim(r.heap, 0));
     CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
     CHECK_EQ(rig_stats(&r).quarantined_bytes, 0);
@@ -479,13 +491,7 @@ static void captured_block_freed_by_an_unknown_stream(void) {
     CHECK_OK(tarn_graph_launch(earlier, r.streams[0]));
     rig_order(&r, r.streams[0], r.streams[1]);
     rig_touch(&r, &block, r.streams[1], true);
-    if (i % 2 == 0) { /* nobody told */
-      CHECK_OK(
-          tarni_port_capture_begin((tarni_port *)r.device, r.streams[1], TARNI_CAPTURE_RELAXED));
-    } else { /* it has joined a capture that was announced */
-      CHECK_OK(tarn_capture_begin(r.heap, &relaxed, r.streams[2], &capture));
-      rig_order(&r, r.streams[2], r.streams[1]);
-    }
+    capture = second_begin(&r, i % 2 == 0);
     CHECK_OK(tarn_free(r.heap, block.address, r.streams[1]));
     CHECK_EQ(r.heap->n_lanes, 2 + (i % 2 != 0)); /* streams may come and go without a word */
     if (i < 4) {
@@ -496,12 +502,7 @@ static void captured_block_freed_by_an_unknown_stream(void) {
       CHECK_OK(tarn_graph_launch(earlier, r.streams[0]));
       CHECK_OK(tarn_graph_destroy(earlier));
     }
-    if (i % 2 == 0) {
-      end_driver_capture(&r, r.streams[1]);
-    } else {
-      rig_order(&r, r.streams[1], r.streams[2]);
-      CHECK_OK(tarn_capture_abort(&capture));
-    }
+    second_end(&r, capture);
     CHECK_OK(tarn_heap_trim(r.heap, 0));
     CHECK_EQ(rig_stats(&r).captured_bytes, 0);
     CHECK(rig_is_sound(&r));

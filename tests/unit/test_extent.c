@@ -338,12 +338,41 @@ static void leftovers(void) {
   CHECK_EQ(n_free_after(MIB / 2, 0), 2);
 }
 
+static tarni_index carve(model *m, tarni_index from, uint64_t granule, uint64_t granules) {
+  return tarni_extent_carve_locked(m->heap, from, m->first + (granule << TARNI_GRANULE_LOG2),
+                                   granules << TARNI_GRANULE_LOG2);
+}
+
+/* Behind a leftover lies what is like the block that it goes with: all three are one. */
+static void beyond_a_leftover(void) {
+  static model m;
+  const tarni_order complete = {0};
+  REQUIRE(model_open(&m, TARN_STEAL_WHEN_SHORT, 2, 1));
+  const tarni_index all = m.busy[--m.n_busy];
+  tarni_extent_give_locked(m.heap, all, TARNI_EXTENT_FREE, &complete);
+  const tarni_index last = carve(&m, all, 200, 20);
+  const tarni_order first_freed = tarni_order_of((tarni_order_entry){.lane = 1, .ticket = 1});
+  tarni_extent_give_locked(m.heap, last, TARNI_EXTENT_FREE, &first_freed);
+  const tarni_index front =
+      tarni_extent_first_locked(m.heap, 1, 1 + TARNI_LANE_COMMON, TARNI_GRANULE, TARNI_GRANULE, 1);
+  CHECK_EQ(n_free(m.heap, 1), 3); /* more than a chunk on both sides: nothing is left over */
+  const tarni_index block = carve(&m, front, 0, 100);
+  const tarni_order then_freed = tarni_order_of((tarni_order_entry){.lane = 1, .ticket = 2});
+  tarni_extent_give_locked(m.heap, block, TARNI_EXTENT_FREE, &then_freed);
+  CHECK_EQ(n_free(m.heap, 1), 2);
+  const tarni_index whole =
+      tarni_extent_first_locked(m.heap, 1, 2, TARNI_GRANULE, TARNI_GRANULE, 1);
+  CHECK_EQ(m.heap->extents[whole].size >> TARNI_GRANULE_LOG2, 220);
+  model_close(&m);
+}
+
 static const test_case cases[] = {
     {"a model of granules, each lane for itself", each_lane_for_itself},
     {"a model of granules, one lane", one_lane},
     {"a model of granules, lanes united", lanes_united},
     {"records run out", records_run_out},
     {"what is left over", leftovers},
+    {"beyond what is left over", beyond_a_leftover},
 };
 
 TEST_MAIN(cases)
