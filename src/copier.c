@@ -81,7 +81,6 @@ tarn_status tarn_copier_create(tarn_pinned *pool, const tarn_copier_config *conf
   made->fork = tarni_fork_watch();
   made->stats.size = sizeof(made->stats);
   tarni_lock_init(&made->lock, TARNI_RANK_HEAP);
-  (void)pthread_cond_init(&made->work, NULL);
   *copier = made;
   return TARN_OK;
 }
@@ -118,7 +117,6 @@ tarn_status tarn_copier_destroy(tarn_copier *copier) {
   }
   TARN_TRY(tarni_marks_close(copier));
   tarni_stagings_close(copier);
-  (void)pthread_cond_destroy(&copier->work);
   tarni_lock_destroy(&copier->lock);
   free(copier);
   return TARN_OK;

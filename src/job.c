@@ -80,7 +80,6 @@ tarn_status tarni_job_begin(tarn_copier *copier, const tarni_job *shape, tarni_j
     free(made);
     return status;
   }
-  (void)pthread_cond_init(&made->done, NULL);
   tarni_team_start(copier);
   tarni_lock_acquire(&copier->lock);
   made->next = copier->jobs;
@@ -100,7 +99,7 @@ static void job_leave(tarni_job *job) {
   job->is_stopped = true;
   while (job->n_active != 0) {
     job->is_awaited = true;
-    (void)pthread_cond_wait(&job->done, &copier->lock.mutex);
+    tarni_signal_wait(&job->done, &copier->lock);
   }
   tarni_job **link = &copier->jobs;
   while (*link != job) {
@@ -134,7 +133,6 @@ void tarni_job_end_as(tarni_job *job, tarni_job_end how) {
     tarni_mark_give(copier, job->marks[job->first_mark]);
     job->first_mark = (job->first_mark + 1) % TARNI_SLOTS_MAX;
   }
-  (void)pthread_cond_destroy(&job->done);
   free(job);
 }
 
@@ -164,7 +162,7 @@ void tarni_job_note_locked(tarni_job *job, uint32_t piece) {
   }
   if (job->is_awaited) {
     job->is_awaited = false;
-    (void)pthread_cond_signal(&job->done);
+    tarni_signal_wake(&job->done, 1);
   }
 }
 
@@ -295,7 +293,7 @@ static tarn_status take_step_locked(tarni_job *job, job_step step, uint32_t piec
   if (step == JOB_AWAIT_HELPERS) {
     tarn_assert(job->claimed != job->copied && "else nobody would ever go on");
     job->is_awaited = true;
-    (void)pthread_cond_wait(&job->done, &copier->lock.mutex);
+    tarni_signal_wait(&job->done, &copier->lock);
     return TARN_OK;
   }
   tarni_lock_release(&copier->lock);

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stddef.h>
 
+#include "base/bits.h"
 #include "base/check.h"
 #include "transfer.h"
 
@@ -33,12 +34,8 @@ static tarni_job *claim_any_locked(tarn_copier *copier, uint32_t *piece) {
 }
 
 void tarni_team_wake_locked(tarn_copier *copier, uint64_t n) {
-  if (n >= copier->n_asleep) {
-    (void)pthread_cond_broadcast(&copier->work);
-    return;
-  }
-  for (; n != 0; n--) {
-    (void)pthread_cond_signal(&copier->work);
+  if (n != 0 && copier->n_asleep != 0) {
+    tarni_signal_wake(&copier->work, (uint32_t)tarni_min(n, copier->n_asleep));
   }
 }
 
@@ -50,7 +47,7 @@ static void *help(void *argument) {
     tarni_job *job = claim_any_locked(copier, &piece);
     if (job == NULL) {
       copier->n_asleep++;
-      (void)pthread_cond_wait(&copier->work, &copier->lock.mutex);
+      tarni_signal_wait(&copier->work, &copier->lock);
       copier->n_asleep--;
       continue;
     }
@@ -86,7 +83,7 @@ void tarni_team_stop(tarn_copier *copier) {
   tarni_lock_acquire(&copier->lock);
   tarn_assert(copier->jobs == NULL);
   copier->is_stopping = true;
-  (void)pthread_cond_broadcast(&copier->work);
+  tarni_signal_wake(&copier->work, UINT32_MAX);
   tarni_lock_release(&copier->lock);
   for (uint32_t i = 0; i < copier->n_threads; i++) {
     (void)pthread_join(copier->threads[i], NULL);

@@ -95,7 +95,7 @@ typedef struct tarni_job {
   bool is_copied[TARNI_SLOTS_MAX];
   bool is_stopped;
   bool is_awaited; /* its driver waits for `done` */
-  pthread_cond_t done;
+  tarni_signal done;
   struct tarni_job *next;
 } tarni_job;
 
@@ -119,7 +119,7 @@ struct tarn_copier {
   tarni_staging *stagings;
   tarni_staging *quarantine;
   tarni_job *jobs;
-  pthread_cond_t work; /* a job has pieces to claim, or the end has come */
+  tarni_signal work; /* a job has pieces to claim, or the end has come */
   bool is_started, is_stopping;
   uint32_t n_threads;
   uint32_t n_asleep; /* of them */

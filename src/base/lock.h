@@ -5,8 +5,9 @@
 #ifndef TARNI_LOCK_H
 #define TARNI_LOCK_H
 
-#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Every lock of the library, in the order in which they may be taken. */
 typedef enum tarni_rank {
@@ -21,26 +22,33 @@ typedef enum tarni_rank {
   TARNI_RANK_SIM,      /* inside a port */
 } tarni_rank;
 
+/* Those that many threads want are held for less than it takes to put a thread to sleep and wake
+ * it. So who finds one taken looks a while longer before it sleeps, but only one thread does: more
+ * would take the cache lines away from the one that holds it. As long as one looks nobody is woken.
+ */
 typedef struct tarni_lock {
-  pthread_mutex_t mutex;
+  _Atomic uint32_t word;   /* whether it is held, whether somebody looks, how many sleep (lock.c) */
+  _Atomic uint32_t tokens; /* sleepers that were woken and do not know yet */
   tarni_rank rank;
 } tarni_lock;
 
-/* Those that many threads want are held for less than it takes to put a thread to sleep and wake
- * it: who finds a lock taken looks a few times more before it sleeps, where the system can. */
-#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
-#define TARNI_MUTEX_INIT PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
-#else
-#define TARNI_MUTEX_INIT PTHREAD_MUTEX_INITIALIZER
-#endif
 #define TARNI_LOCK_INIT(lock_rank)                                                                 \
-  { TARNI_MUTEX_INIT, lock_rank }
+  { 0, 0, lock_rank }
 
 void tarni_lock_init(tarni_lock *lock, tarni_rank rank);
 void tarni_lock_destroy(tarni_lock *lock);
 void tarni_lock_acquire(tarni_lock *lock);
 bool tarni_lock_try(tarni_lock *lock);
 void tarni_lock_release(tarni_lock *lock);
+
+/* Something that threads wait for, of a lock's: all of it is called with that lock held. Who waits
+ * gives it up meanwhile, may be woken for nothing, and so looks again at what it waits for. */
+typedef struct tarni_signal {
+  _Atomic uint32_t count; /* of wakings */
+} tarni_signal;
+
+void tarni_signal_wait(tarni_signal *signal, tarni_lock *lock);
+void tarni_signal_wake(tarni_signal *signal, uint32_t n);
 
 /* The highest rank that this thread holds; TARNI_RANK_NONE below debug level 2. */
 tarni_rank tarni_lock_held(void);

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: MIT
  *
- * Ranked mutexes: exclusion, and at debug level 2 the order in which they are taken. What must
- * abort is tried in a child process. */
+ * Ranked mutexes: exclusion, sleepers, signals, and at debug level 2 the order in which they are
+ * taken. What must abort is tried in a child process. */
 #include "base/lock.h"
 
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/check.h"
@@ -52,6 +55,110 @@ static void exclusion(void) {
     CHECK(pthread_join(threads[i], NULL) == 0);
   }
   CHECK_EQ(counter, 80000);
+}
+
+/* Held for longer than others look: most of them sleep. One in four does not wait. */
+static void *count_slowly(void *unused) {
+  (void)unused;
+  const struct timespec while_held = {.tv_nsec = 30000};
+  for (int i = 0; i < 100; i++) {
+    const bool is_trying = i % 4 == 0;
+    if (is_trying) {
+      while (!tarni_lock_try(&heap)) {
+        (void)sched_yield();
+      }
+    } else {
+      tarni_lock_acquire(&heap);
+    }
+    const uint64_t before = counter;
+    (void)nanosleep(&while_held, NULL);
+    counter = before + 1;
+    tarni_lock_release(&heap);
+  }
+  return NULL;
+}
+
+static void sleepers(void) {
+  enum { N = 8 };
+  pthread_t threads[2 * N];
+  counter = 0;
+  for (int i = 0; i < 2 * N; i++) {
+    REQUIRE(pthread_create(&threads[i], NULL, i < N ? count_slowly : count_up, NULL) == 0);
+  }
+  for (int i = 0; i < 2 * N; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  CHECK_EQ(counter, N * 100 + N * 20000);
+  CHECK_EQ(atomic_load(&heap.word), 0); /* nobody is counted any more */
+  CHECK_EQ(atomic_load(&heap.tokens), 0);
+}
+
+/* ---- Signals ---- */
+
+enum { TURNS = 2000, PLAYERS = 4 };
+
+static tarni_signal turned, arrived;
+static uint32_t turn, n_waiting, n_let_go;
+
+static void *play(void *argument) {
+  const uint32_t own = (uint32_t)(uintptr_t)argument;
+  tarni_lock_acquire(&heap);
+  for (int i = 0; i < TURNS; i++) {
+    while (turn % PLAYERS != own) {
+      tarni_signal_wait(&turned, &heap);
+    }
+    turn++;
+    tarni_signal_wake(&turned, UINT32_MAX);
+  }
+  tarni_lock_release(&heap);
+  return NULL;
+}
+
+static void taking_turns(void) {
+  pthread_t threads[PLAYERS];
+  for (uintptr_t i = 0; i < PLAYERS; i++) {
+    REQUIRE(pthread_create(&threads[i], NULL, play, (void *)i) == 0);
+  }
+  for (int i = 0; i < PLAYERS; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  CHECK_EQ(turn, TURNS * PLAYERS);
+}
+
+static void *wait_to_be_let_go(void *unused) {
+  (void)unused;
+  tarni_lock_acquire(&heap);
+  n_waiting++;
+  while (n_let_go == 0) {
+    tarni_signal_wait(&arrived, &heap);
+  }
+  n_let_go--;
+  n_waiting--;
+  tarni_lock_release(&heap);
+  return NULL;
+}
+
+/* Those that are let go one by one are woken one by one: each of them wakes. */
+static void waking_some(void) {
+  pthread_t threads[PLAYERS];
+  for (int i = 0; i < PLAYERS; i++) {
+    REQUIRE(pthread_create(&threads[i], NULL, wait_to_be_let_go, NULL) == 0);
+  }
+  for (uint32_t left = PLAYERS; left != 0;) {
+    const struct timespec until_asleep = {.tv_nsec = 2000000};
+    (void)nanosleep(&until_asleep, NULL);
+    tarni_lock_acquire(&heap);
+    if (n_waiting == left && n_let_go == 0) {
+      n_let_go = left > 2 ? 1 : left;
+      left -= n_let_go;
+      tarni_signal_wake(&arrived, n_let_go);
+    }
+    tarni_lock_release(&heap);
+  }
+  for (int i = 0; i < PLAYERS; i++) {
+    CHECK(pthread_join(threads[i], NULL) == 0);
+  }
+  CHECK_EQ(n_waiting, 0);
 }
 
 static void *try_heap(void *taken) {
@@ -121,6 +228,9 @@ static void wrong_order_aborts(void) {
 
 static const test_case cases[] = {
     {"lock: exclusion", exclusion},
+    {"lock: sleepers", sleepers},
+    {"lock: signals, taking turns", taking_turns},
+    {"lock: signals, waking some", waking_some},
     {"lock: trying", trying},
     {"lock: made at run time", made_at_run_time},
     {"lock: the highest rank held", held_rank},
