@@ -14,8 +14,8 @@
 
 typedef struct audit {
   tarn_heap *heap;
-  uint64_t used, free, busy; /* bytes of memory by the kind of extent it is in */
-  uint64_t n_aliases;
+  uint64_t used, free, busy;  /* bytes of memory by the kind of extent it is in */
+  uint64_t n_aliases, n_open; /* the latter of idle chunks */
   uint64_t live, live_blocks;
   uint64_t class_blocks[TARNI_CLASS_COUNT];   /* live ones */
   tarni_large_counts large[TARNI_LARGE_ROWS]; /* live ones, as if just allocated */
@@ -95,6 +95,11 @@ static tarn_status check_slab(audit *sum, tarni_index index) {
   return TARN_OK;
 }
 
+/* Whether the chunk that has a place there is idle. */
+static bool is_of_idle(const tarn_heap *heap, uint64_t unit) {
+  return tarni_bitset_has(&heap->idle, heap->chunks[heap->units[unit]].first_unit);
+}
+
 /* What an extent's kind promises. */
 static tarn_status check_extent(audit *sum, tarni_index index) {
   tarn_heap *heap = sum->heap;
@@ -115,6 +120,7 @@ static tarn_status check_extent(audit *sum, tarni_index index) {
     break;
   case TARNI_EXTENT_ALIAS:
     sum->n_aliases++;
+    sum->n_open += is_of_idle(heap, tarni_unit_of(heap, extent->offset));
     TARN_TRY(compare("the place of an alias", index,
                      heap->places[tarni_unit_of(heap, extent->offset)].alias));
     break;
@@ -378,13 +384,14 @@ static tarn_status check_chunks(const audit *sum) {
     TARN_TRY(compare("granules of an idle chunk", 0, chunk->n_used));
     idle_bytes += tarni_chunk_bytes(heap, chunk);
   }
-  uint64_t n_aliases = 0;
-  for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->aliases, unit)) != TARNI_BITSET_NONE;
+  uint64_t n_open = 0;
+  for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->open, unit)) != TARNI_BITSET_NONE;
        unit++) {
-    TARN_TRY(compare("an alias where one is listed", heap->places[unit].alias != 0, 1));
-    n_aliases++;
+    TARN_TRY(compare("an alias where one is open", heap->places[unit].alias != 0, 1));
+    TARN_TRY(compare("an idle chunk behind an open alias", is_of_idle(heap, unit), 1));
+    n_open++;
   }
-  TARN_TRY(compare("listed aliases", n_aliases, heap->n_aliases));
+  TARN_TRY(compare("open aliases", n_open, sum->n_open));
   if (heap->unfinished == NULL) {
     TARN_TRY(compare("idle chunks", n_listed, n_idle));
   }

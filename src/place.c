@@ -57,14 +57,19 @@ void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit
 
 /* ---- Leaving and entering ---- */
 
-/* An ALIAS has come to be at a place, or is none any more. */
-static void alias_add(tarn_heap *heap, uint64_t unit) {
-  tarni_bitset_add(&heap->aliases, unit);
-  heap->n_aliases++;
+/* Where an idle chunk is mapped besides its home it can be used at once: what is open is found by
+ * searches, and all the other aliases are passed over. */
+void tarni_places_open_locked(tarn_heap *heap, tarni_index index, bool is_open) {
+  for (uint32_t at = heap->chunks[index].places; at != 0; at = heap->places[at - 1].next) {
+    if (heap->places[at - 1].alias != 0) {
+      (is_open ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, at - 1);
+    }
+  }
 }
 
-static void alias_remove(tarn_heap *heap, uint64_t unit) {
-  tarni_bitset_remove(&heap->aliases, unit);
+static void alias_remove(tarn_heap *heap, tarni_index index, uint64_t unit) {
+  tarni_bitset_remove(&heap->open, unit);
+  heap->chunks[index].n_aliases--;
   heap->n_aliases--;
 }
 
@@ -86,14 +91,18 @@ bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index le
   extent->kind = TARNI_EXTENT_ALIAS;
   const uint64_t unit = tarni_unit_of(heap, extent->offset);
   heap->places[unit].alias = left;
-  alias_add(heap, unit);
+  heap->chunks[index].n_aliases++;
+  heap->n_aliases++;
+  if (tarni_bitset_has(&heap->idle, heap->chunks[index].first_unit)) {
+    tarni_bitset_add(&heap->open, unit);
+  }
   return true;
 }
 
 void tarni_place_enter_locked(tarn_heap *heap, tarni_index index, uint32_t unit) {
   tarn_assert(heap->units[unit] == index && heap->places[unit].alias != 0);
   heap->places[unit].alias = 0;
-  alias_remove(heap, unit);
+  alias_remove(heap, index, unit);
   heap->chunks[index].first_unit = unit;
 }
 
@@ -111,9 +120,9 @@ void tarni_place_return_locked(tarn_heap *heap, tarni_index index) {
     return; /* no record is left: it stays where it is */
   }
   const tarni_index entered = heap->places[lowest].alias;
-  tarni_idle_remove_locked(heap, index);
+  tarni_bitset_remove(&heap->idle, chunk->first_unit);
   tarni_place_enter_locked(heap, index, lowest);
-  tarni_idle_add_locked(heap, index);
+  tarni_bitset_add(&heap->idle, lowest);
   (void)tarni_place_leave_locked(heap, index, left);
   tarni_extent_at(heap, entered)->kind = TARNI_EXTENT_BUSY;
   tarni_extent_give_locked(heap, entered, TARNI_EXTENT_FREE, &order);
@@ -128,7 +137,8 @@ void tarni_places_drop_locked(tarn_heap *heap, tarni_index index) {
     const tarni_index alias = heap->places[unit].alias;
     at = heap->places[unit].next;
     if (alias != 0 && tarni_extent_at(heap, alias)->kind == TARNI_EXTENT_ALIAS) {
-      alias_remove(heap, unit); /* others are part of a growth that could not be undone yet */
+      alias_remove(heap, index,
+                   unit); /* others are part of a growth that could not be undone yet */
       tarni_place_bury_locked(heap, index, alias);
     }
   }

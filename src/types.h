@@ -121,6 +121,7 @@ typedef struct tarni_phys {
   uint64_t stamp, refused; /* of the search that has seen it, and of the one that cannot use it */
   bool is_leaving;         /* to be released once it is mapped nowhere */
   uint32_t n_used;         /* granules of it that are in slabs; 0: idle */
+  uint32_t n_aliases;      /* ALIAS extents of it */
   tarni_index link;        /* unused: the next free record */
   tarni_order order;       /* idle: about what its memory waits for; the extents know exactly */
 } tarni_phys;
@@ -399,7 +400,7 @@ struct tarn_heap {
   tarni_index free_extent, free_chunk;
   tarni_bitset idle; /* the homes, as first units, of chunks that nothing uses */
   tarni_index zombies;
-  tarni_bitset aliases; /* the first units of ALIAS extents */
+  tarni_bitset open; /* the first units of ALIAS extents of idle chunks */
   uint32_t n_aliases;
   uint64_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
   uint64_t idle_bytes;    /* of idle chunks */

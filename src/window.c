@@ -19,18 +19,22 @@
 
 enum {
   WINDOW_MAX_STEPS = 65536, /* extents that one search looks at */
-  WINDOW_WALK = 32,         /* of those in use so many in a row, */
-  WINDOW_WALK_LANE = 8,     /* and so many more for each lane; then it jumps over the others */
+  WINDOW_WALK = 2,          /* of those in use so many in a row, */
+  WINDOW_WALK_LANE = 1,     /* and so many more for each lane; then it jumps over the others */
 };
 
 static tarni_phys *alias_chunk(const tarn_heap *heap, const tarni_extent *alias) {
   return &heap->chunks[heap->units[tarni_unit_of(heap, alias->offset)]];
 }
 
-/* Whether the chunk behind an alias can come here, as far as can be told with a look at it. */
+static bool is_open(const tarn_heap *heap, const tarni_extent *alias) {
+  return tarni_bitset_has(&heap->open, tarni_unit_of(heap, alias->offset));
+}
+
+/* Whether the idle chunk behind an alias can come here, as far as can be told with a look at it. */
 static bool is_available(const tarn_heap *heap, const tarni_search *search,
                          const tarni_phys *chunk) {
-  return chunk->n_used == 0 && chunk->refused != search->number &&
+  return chunk->refused != search->number &&
          (search->may_steal || tarni_order_is_met_locked(heap, &chunk->order, search->lane));
 }
 
@@ -39,7 +43,7 @@ static bool is_usable(const tarn_heap *heap, const tarni_search *search,
   return (extent->kind == TARNI_EXTENT_VOID && search->may_map) ||
          (extent->kind == TARNI_EXTENT_FREE && !heap->is_fixed &&
           tarni_order_is_met_locked(heap, &extent->order, search->lane)) ||
-         (extent->kind == TARNI_EXTENT_ALIAS &&
+         (extent->kind == TARNI_EXTENT_ALIAS && is_open(heap, extent) &&
           is_available(heap, search, alias_chunk(heap, extent)));
 }
 
@@ -114,9 +118,10 @@ static tarni_window window_void(tarn_heap *heap, const tarni_need *need) {
                         .first = first};
 }
 
-static bool is_in_use(const tarni_extent *extent) {
+/* Whether no window can have it. */
+static bool is_in_use(const tarn_heap *heap, const tarni_extent *extent) {
   return extent->kind != TARNI_EXTENT_VOID && extent->kind != TARNI_EXTENT_FREE &&
-         extent->kind != TARNI_EXTENT_ALIAS;
+         !(extent->kind == TARNI_EXTENT_ALIAS && is_open(heap, extent));
 }
 
 tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search, uint32_t zone,
@@ -124,7 +129,7 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
   const uint32_t n_walked = WINDOW_WALK + WINDOW_WALK_LANE * heap->n_lanes;
   for (uint32_t i = 0; i < n_walked; i++) {
     index = heap->extents[index].next;
-    if (index == 0 || !is_in_use(&heap->extents[index])) {
+    if (index == 0 || !is_in_use(heap, &heap->extents[index])) {
       return index;
     }
     search->n_steps++;
@@ -132,14 +137,14 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
   const uint64_t offset = heap->extents[index].offset;
   const tarni_index found = tarni_extent_from_locked(heap, zone, offset);
   const uint64_t end = found != 0 ? heap->extents[found].offset : heap->zones[zone].end;
-  const uint64_t unit = tarni_bitset_from(&heap->aliases, tarni_unit_of(heap, offset));
+  const uint64_t unit = tarni_bitset_from(&heap->open, tarni_unit_of(heap, offset));
   return unit < tarni_unit_of(heap, end) ? heap->places[unit].alias : found;
 }
 
 /* Whether all there is to a run that begins here is one free extent, which is too small. */
 static bool is_too_small(const tarn_heap *heap, const tarni_extent *extent, uint64_t size) {
   return extent->kind == TARNI_EXTENT_FREE && extent->size < size &&
-         (extent->next == 0 || is_in_use(&heap->extents[extent->next]));
+         (extent->next == 0 || is_in_use(heap, &heap->extents[extent->next]));
 }
 
 static bool is_enough(const tarni_search *search, const tarni_window *best) {
