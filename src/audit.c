@@ -385,6 +385,7 @@ static tarn_status check_chunks(const audit *sum) {
     idle_bytes += tarni_chunk_bytes(heap, chunk);
   }
   uint64_t n_open = 0;
+  tarni_places_update_locked(sum->heap);
   for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->open, unit)) != TARNI_BITSET_NONE;
        unit++) {
     TARN_TRY(compare("an alias where one is open", heap->places[unit].alias != 0, 1));

@@ -11,21 +11,15 @@ enum { CHUNK_MAX_TRIES = 64 }; /* for room at an alignment that is only wished f
 /* ---- Idle chunks, by their homes ---- */
 
 void tarni_idle_add_locked(tarn_heap *heap, tarni_index index) {
-  const tarni_phys *chunk = &heap->chunks[index];
-  tarni_bitset_add(&heap->idle, chunk->first_unit);
-  heap->idle_bytes += tarni_chunk_bytes(heap, chunk);
-  if (chunk->n_aliases != 0) {
-    tarni_places_open_locked(heap, index, true);
-  }
+  tarni_bitset_add(&heap->idle, heap->chunks[index].first_unit);
+  heap->idle_bytes += tarni_chunk_bytes(heap, &heap->chunks[index]);
+  tarni_places_note_locked(heap, index);
 }
 
 void tarni_idle_remove_locked(tarn_heap *heap, tarni_index index) {
-  const tarni_phys *chunk = &heap->chunks[index];
-  tarni_bitset_remove(&heap->idle, chunk->first_unit);
-  heap->idle_bytes -= tarni_chunk_bytes(heap, chunk);
-  if (chunk->n_aliases != 0) {
-    tarni_places_open_locked(heap, index, false);
-  }
+  tarni_bitset_remove(&heap->idle, heap->chunks[index].first_unit);
+  heap->idle_bytes -= tarni_chunk_bytes(heap, &heap->chunks[index]);
+  tarni_places_note_locked(heap, index);
 }
 
 tarni_index tarni_idle_below_locked(const tarn_heap *heap, uint64_t unit) {

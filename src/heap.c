@@ -59,8 +59,9 @@ static bool metadata_open(tarn_heap *heap) {
   heap->chunks = tarni_sparse_make(heap->max_chunks * sizeof(*heap->chunks));
   heap->n_chunks = 1;
   const bool has_idle = tarni_bitset_open(&heap->idle, n_units(heap));
-  const bool has_aliases = tarni_bitset_open(&heap->open, n_units(heap));
-  return has_idle && has_aliases && heap->states != NULL && heap->links != NULL &&
+  const bool has_open = tarni_bitset_open(&heap->open, n_units(heap)) &&
+                        tarni_bitset_open(&heap->stale, heap->max_chunks);
+  return has_idle && has_open && heap->states != NULL && heap->links != NULL &&
          heap->pages != NULL && heap->units != NULL && heap->places != NULL &&
          heap->extents != NULL && heap->chunks != NULL && tarni_extents_open(heap);
 }
@@ -76,6 +77,7 @@ static void metadata_close(tarn_heap *heap) {
   tarni_sparse_free(heap->units, n_units(heap) * sizeof(*heap->units));
   tarni_bitset_close(&heap->idle);
   tarni_bitset_close(&heap->open);
+  tarni_bitset_close(&heap->stale);
   tarni_sparse_free(heap->places, n_units(heap) * sizeof(*heap->places));
   tarni_sparse_free(heap->extents, heap->max_extents * sizeof(*heap->extents));
   tarni_sparse_free(heap->chunks, heap->max_chunks * sizeof(*heap->chunks));

@@ -248,8 +248,9 @@ bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index le
 void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index left);
 /* The chunk's home is at an ALIAS from now on; its extent is the caller's. */
 void tarni_place_enter_locked(tarn_heap *heap, tarni_index index, uint32_t unit);
-/* A chunk has become idle, or is idle no more. */
-void tarni_places_open_locked(tarn_heap *heap, tarni_index index, bool is_open);
+/* A chunk has become idle, or is idle no more; and what follows from that. */
+void tarni_places_note_locked(tarn_heap *heap, tarni_index index);
+void tarni_places_update_locked(tarn_heap *heap);
 /* An idle chunk goes to its lowest place. */
 void tarni_place_return_locked(tarn_heap *heap, tarni_index index);
 /* Makes zombies of all ALIAS extents of a chunk, or of the heap; false: there are none. */

@@ -57,12 +57,25 @@ void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit
 
 /* ---- Leaving and entering ---- */
 
-/* Where an idle chunk is mapped besides its home it can be used at once: what is open is found by
- * searches, and all the other aliases are passed over. */
-void tarni_places_open_locked(tarn_heap *heap, tarni_index index, bool is_open) {
-  for (uint32_t at = heap->chunks[index].places; at != 0; at = heap->places[at - 1].next) {
-    if (heap->places[at - 1].alias != 0) {
-      (is_open ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, at - 1);
+/* Where an idle chunk is mapped besides its home it can be used at once. Such aliases are open, and
+ * searches pass over all the others. Chunks are taken and given back far oftener than there is a
+ * search, and have many places: so it is noted which chunks have changed, and a search brings what
+ * is open up to date before it looks. */
+void tarni_places_note_locked(tarn_heap *heap, tarni_index index) {
+  if (heap->chunks[index].n_aliases != 0) {
+    tarni_bitset_add(&heap->stale, index);
+  }
+}
+
+void tarni_places_update_locked(tarn_heap *heap) {
+  for (uint64_t i = 0; (i = tarni_bitset_from(&heap->stale, i)) != TARNI_BITSET_NONE;) {
+    const tarni_phys *chunk = &heap->chunks[i];
+    const bool is_idle = chunk->places != 0 && tarni_bitset_has(&heap->idle, chunk->first_unit);
+    tarni_bitset_remove(&heap->stale, i);
+    for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
+      if (heap->places[at - 1].alias != 0) {
+        (is_idle ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, at - 1);
+      }
     }
   }
 }
@@ -93,9 +106,7 @@ bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index le
   heap->places[unit].alias = left;
   heap->chunks[index].n_aliases++;
   heap->n_aliases++;
-  if (tarni_bitset_has(&heap->idle, heap->chunks[index].first_unit)) {
-    tarni_bitset_add(&heap->open, unit);
-  }
+  tarni_places_note_locked(heap, index);
   return true;
 }
 

@@ -156,6 +156,7 @@ static bool is_enough(const tarni_search *search, const tarni_window *best) {
  * those that end where a mapped one ends. */
 tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
                                       const tarni_need *need) {
+  tarni_places_update_locked(heap);
   tarni_window best = {.missing = UINT64_MAX};
   tarni_index run = 0; /* first extent of the present run of usable ones */
   bool has_void = false;

@@ -17,8 +17,9 @@ static bool is_open(const tarn_heap *heap, const tarni_extent *extent) {
 
 /* From each extent of a zone. Counts those that are far from the next one, and of them those where
  * that is an alias. */
-static void look_from_all(const tarn_heap *heap, uint32_t zone, uint64_t n_far[2]) {
+static void look_from_all(tarn_heap *heap, uint32_t zone, uint64_t n_far[2]) {
   tarni_search search = {0};
+  tarni_places_update_locked(heap);
   const uint32_t far = 2 + heap->n_lanes;
   for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
     tarni_index walked = heap->extents[i].next;
