@@ -325,7 +325,7 @@ static tarn_status check_blocks(audit *sum) {
 static tarn_status check_places(const audit *sum, tarni_index index, uint32_t *n_zombies) {
   const tarn_heap *heap = sum->heap;
   const tarni_phys *chunk = &heap->chunks[index];
-  uint32_t n = 0, n_homes = 0;
+  uint32_t n = 0, n_homes = 0, n_aliases = 0;
   for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
     const uint32_t unit = at - 1;
     TARN_TRY(compare("places out of order", 0,
@@ -334,6 +334,7 @@ static tarn_status check_places(const audit *sum, tarni_index index, uint32_t *n
       TARN_TRY(compare("the chunk of a unit", index, heap->units[i]));
     }
     const tarni_index alias = heap->places[unit].alias;
+    n_aliases += alias != 0;
     n_homes += unit == chunk->first_unit;
     if (heap->unfinished == NULL) {
       TARN_TRY(compare("aliases of a place", unit != chunk->first_unit, alias != 0));
@@ -345,6 +346,7 @@ static tarn_status check_places(const audit *sum, tarni_index index, uint32_t *n
     n++;
   }
   TARN_TRY(compare("homes of a chunk", 1, n_homes));
+  TARN_TRY(compare("aliases of a chunk", chunk->n_aliases, n_aliases));
   *n_zombies = chunk->n_mapped - n;
   return TARN_OK;
 }

@@ -9,17 +9,16 @@
  * memory at the same addresses, and the windows that were once mapped for it: the driver is called
  * until all windows are there, and no more.
  *
+ * There are at most max_aliases of them. Beyond, a chunk that moves loses its other places: a
+ * program that does not repeat itself does not find them again. Where the host has no memory for
+ * more mappings they are all dropped, and from then on fewer are kept (shortage.c).
+ *
  * What a chunk's memory must wait for (its order) goes with it. An ALIAS keeps the order in which
  * it was left: its mapping may be dropped once that is complete, whatever the chunk does elsewhere.
  *
  * Everything is under heap->lock, but for n_mapped, which is under heap->grow. */
 #include "base/bits.h"
 #include "internal.h"
-
-/* In a heap. Beyond, a chunk that moves loses its other places: a program that does not repeat
- * itself does not find them again, and every search looks through them. (A process has no more than
- * 65530 mappings of the simulated GPU's, where Linux is as it comes.) */
-enum { PLACE_MAX_ALIASES = 49152 };
 
 /* ---- The list of a chunk's places, lowest first ---- */
 
@@ -94,7 +93,7 @@ void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index lef
 }
 
 bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
-  if (heap->n_aliases >= PLACE_MAX_ALIASES) {
+  if (heap->n_aliases >= heap->max_aliases) {
     tarni_place_bury_locked(heap, index, left);
     tarni_places_drop_locked(heap, index);
     return false;

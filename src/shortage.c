@@ -20,6 +20,8 @@
 #include "base/bits.h"
 #include "debug.h"
 
+enum { SHORTAGE_LEAST_ALIASES = 1024 };
+
 typedef struct shortage {
   tarn_heap *heap;
   tarni_cache *cache;
@@ -143,9 +145,36 @@ static tarn_status try_steal(shortage *at) {
   return keep_cause(at, tarni_chunk_steal_grow(at->heap, at->need, &at->extent));
 }
 
-/* Where addresses are short, those come back that chunks are mapped at but not used. */
+static bool has_zombies(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const bool has = heap->zombies != 0;
+  tarni_lock_release(&heap->lock);
+  return has;
+}
+
+/* The host has no memory for one more mapping: aliases go, and not so many are kept from now on. A
+ * process has 65530 mappings of the simulated GPU's, where Linux is as it comes. What still uses
+ * them is waited for. */
+static tarn_status grow_unmapped(shortage *at, bool may_steal, tarn_status status) {
+  tarn_heap *heap = at->heap;
+  tarni_lock_acquire(&heap->lock);
+  heap->max_aliases = (uint32_t)tarni_max(heap->n_aliases / 4 * 3, SHORTAGE_LEAST_ALIASES);
+  tarni_lock_release(&heap->lock);
+  bool may_help = tarni_chunk_unalias_grow(heap);
+  while (status == TARN_HOST_MEMORY && may_help) {
+    status = tarni_grow(heap, at->need, may_steal, &at->extent);
+    may_help = status == TARN_HOST_MEMORY && has_zombies(heap) && tarni_fences_wait_grow(heap);
+    tarni_shortage_reap_grow(heap);
+  }
+  return status;
+}
+
+/* Where addresses or mappings are short, those come back that chunks have but do not use. */
 static tarn_status try_grow(shortage *at, bool may_steal) {
   tarn_status status = tarni_grow(at->heap, at->need, may_steal, &at->extent);
+  if (status == TARN_HOST_MEMORY) {
+    status = grow_unmapped(at, may_steal, status);
+  }
   if (status == TARN_ADDRESS_SPACE && tarni_chunk_unalias_grow(at->heap)) {
     status = tarni_grow(at->heap, at->need, may_steal, &at->extent);
   }

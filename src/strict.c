@@ -6,6 +6,7 @@
  * a heap has found, of which nobody tells when they are over: the driver is asked.
  *
  * Lock: strict_lock; the count is read without it. */
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "arena.h"
@@ -14,10 +15,24 @@ static tarni_lock strict_lock = TARNI_LOCK_INIT(TARNI_RANK_STRICT);
 static _Atomic uint32_t n_strict; /* 0: nobody has to look */
 static tarn_capture *strict_captures;
 
+static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
+
+/* A parent's captures do not go on in its child, and it has not the threads that looked at them. */
+static void forget_parents_captures(void) {
+  strict_captures = NULL;
+  atomic_store(&n_strict, 0);
+  tarni_lock_init(&strict_lock, TARNI_RANK_STRICT);
+}
+
+static void watch_forks(void) {
+  (void)pthread_atfork(NULL, NULL, forget_parents_captures);
+}
+
 void tarni_strict_add(tarn_capture *capture) {
   if (capture->config.mode == TARN_CAPTURE_RELAXED) {
     return;
   }
+  (void)pthread_once(&watch_once, watch_forks);
   tarni_lock_acquire(&strict_lock);
   capture->next_strict = strict_captures;
   strict_captures = capture;
@@ -31,11 +46,13 @@ void tarni_strict_remove(tarn_capture *capture) {
   }
   tarni_lock_acquire(&strict_lock);
   tarn_capture **link = &strict_captures;
-  while (*link != capture) {
+  while (*link != NULL && *link != capture) {
     link = &(*link)->next_strict;
   }
-  *link = capture->next_strict;
-  atomic_fetch_sub(&n_strict, 1);
+  if (*link != NULL) { /* else it is the parent's, and this is its child */
+    *link = capture->next_strict;
+    atomic_fetch_sub(&n_strict, 1);
+  }
   tarni_lock_release(&strict_lock);
 }
 

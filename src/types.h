@@ -43,9 +43,10 @@ enum {
   TARNI_SLAB_MIN_BLOCKS = 8, /* blocks up to 64 KiB share a slab, larger ones do not */
   TARNI_SHARED_BLOCK_MAX = 64 << 10,
   TARNI_SLAB_MIN_BYTES = 64 << 10,
-  TARNI_ORDER_MAX = 4,   /* lanes that one extent may wait for; more are not merged */
-  TARNI_FENCES = 4,      /* events that a lane has under way at most */
-  TARNI_UNRETURNED = 2,  /* who waits for the device holds lock DRIVER, or lock CAPTURE */
+  TARNI_ORDER_MAX = 4,  /* lanes that one extent may wait for; more are not merged */
+  TARNI_FENCES = 4,     /* events that a lane has under way at most */
+  TARNI_UNRETURNED = 2, /* who waits for the device holds lock DRIVER, or lock CAPTURE */
+  TARNI_MAX_ALIASES = 3 << 16,
   TARNI_LANE_COMMON = 0, /* the lane of what is known to be complete: usable by all */
 };
 
@@ -402,7 +403,7 @@ struct tarn_heap {
   tarni_index zombies;
   tarni_bitset open;  /* the first units of ALIAS extents of idle chunks, */
   tarni_bitset stale; /* but for these chunks, of which it may not be true (place.c) */
-  uint32_t n_aliases;
+  uint32_t n_aliases, max_aliases;
   uint64_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
   uint64_t idle_bytes;    /* of idle chunks */
   uint64_t leaving_bytes; /* of chunks that are to be released; part of reserved_bytes */

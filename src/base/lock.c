@@ -9,6 +9,7 @@
  * woken is to get a token, so nobody is woken that is not counted, nor counted twice. */
 #include "base/lock.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -28,13 +29,20 @@ static _Thread_local uint32_t held_ranks;
 
 /* ---- Sleeping ---- */
 
+/* Leaves errno as it is: what takes a lock may not be seen to fail. */
+static void futex(_Atomic uint32_t *word, int operation, uint32_t value) {
+  const int before = errno;
+  (void)syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
+  errno = before;
+}
+
 /* Sleeps as long as the word has that value; may return earlier. */
 static void futex_sleep(_Atomic uint32_t *word, uint32_t value) {
-  (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+  futex(word, FUTEX_WAIT_PRIVATE, value);
 }
 
 static void futex_wake(_Atomic uint32_t *word, uint32_t n) {
-  (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, tarni_min(n, INT_MAX), NULL, NULL, 0);
+  futex(word, FUTEX_WAKE_PRIVATE, (uint32_t)tarni_min(n, INT_MAX));
 }
 
 /* Lets the other things that a core does go first. */
@@ -54,7 +62,9 @@ void tarni_lock_init(tarni_lock *lock, tarni_rank rank) {
 
 void tarni_lock_destroy(tarni_lock *lock) {
   tarn_assert(atomic_load(&lock->word) == 0 && "destroyed while held");
-  (void)lock;
+  if (TARNI_DEBUG_LEVEL >= 2) {
+    atomic_store(&lock->word, LOCK_HELD); /* who takes it now waits for ever, and is seen */
+  }
 }
 
 static void note_acquired(const tarni_lock *lock) {

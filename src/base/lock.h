@@ -22,7 +22,10 @@ typedef enum tarni_rank {
   TARNI_RANK_SIM,      /* inside a port */
 } tarni_rank;
 
-/* Those that many threads want are held for less than it takes to put a thread to sleep and wake
+/* After fork a lock of the parent's is of no use to the child, also where nobody held it: it is made
+ * anew there, or not used.
+ *
+ * Those that many threads want are held for less than it takes to put a thread to sleep and wake
  * it. So who finds one taken looks a while longer before it sleeps, but only one thread does: more
  * would take the cache lines away from the one that holds it. As long as one looks nobody is woken.
  */

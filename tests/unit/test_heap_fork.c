@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "internal.h"
 #include "support/rig.h"
 #include "support/test.h"
 
@@ -144,6 +145,28 @@ typedef struct busy {
   atomic_bool is_over;
 } busy;
 
+static int is_forbidden(rig *r) {
+  (void)r;
+  return tarni_capture_forbids();
+}
+
+/* What a parent's capture forbids a child may do: there nobody ends that capture. */
+static void forked_in_a_capture(void) {
+  const tarn_capture_config config = {.size = sizeof(config), .mode = TARN_CAPTURE_GLOBAL};
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  rig r;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  CHECK_OK(tarn_capture_begin(r.heap, &config, r.streams[0], &capture));
+  CHECK(tarni_capture_forbids());
+  CHECK_EQ(in_child(is_forbidden, &r), 0);
+  CHECK(tarni_capture_forbids());
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  CHECK(!tarni_capture_forbids());
+  CHECK_OK(tarn_graph_destroy(graph));
+  rig_close(&r);
+}
+
 static void *work_on(void *user) {
   busy *b = user;
   while (!atomic_load(&b->is_over)) {
@@ -214,6 +237,7 @@ static void process_that_ends_in_the_middle(void) {
 }
 
 static const test_case cases[] = {
+    {"forked in a capture", forked_in_a_capture},
     {"a child is told that the heap is its parent's", child_is_told},
     {"a child, and heaps of driver allocations", child_is_told_of_grants},
     {"a child with a heap of its own", child_with_its_own_heap},

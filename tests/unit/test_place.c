@@ -80,6 +80,78 @@ static void rest_at_the_lowest(void) {
   rig_close(&r);
 }
 
+/* ---- A host that has no memory for more than so many mappings ---- */
+
+enum { N_MAPPINGS = 200 };
+
+static tarni_port_table narrow;
+static const tarni_port_table *wide;
+static uint32_t n_mappings, n_refused;
+
+static tarn_status narrow_map(tarni_port *port, tarn_ptr address, uint64_t size,
+                              tarni_chunk chunk) {
+  if (n_mappings >= N_MAPPINGS) {
+    n_refused++;
+    return tarni_fail(TARN_HOST_MEMORY, "cuMemMap", NULL, "Map less.", "%u are mapped", n_mappings);
+  }
+  const tarn_status status = wide->map(port, address, size, chunk);
+  n_mappings += status == TARN_OK;
+  return status;
+}
+
+static tarn_status narrow_unmap(tarni_port *port, tarn_ptr address, uint64_t size) {
+  const tarn_status status = wide->unmap(port, address, size);
+  n_mappings -= status == TARN_OK;
+  return status;
+}
+
+/* Blocks of random sizes come and go; a kernel uses each of them. */
+static void run_narrow(rig *r, uint64_t seed, uint64_t live) {
+  tarni_rng rng = {seed};
+  tarn_ptr blocks[N_BLOCKS] = {0};
+  uint64_t sizes[N_BLOCKS], sum = 0;
+  for (int step = 0; step < 200; step++) {
+    const uint64_t at = tarni_rng_below(&rng, N_BLOCKS);
+    const uint64_t bytes = (1 + tarni_rng_below(&rng, 60)) * (MIB / 4) * 5;
+    if (blocks[at] != 0) {
+      CHECK_OK(tarn_free(r->heap, blocks[at], r->streams[0]));
+      sum -= sizes[at];
+      blocks[at] = 0;
+    } else if (sum + bytes <= live) {
+      CHECK_OK(tarn_alloc(r->heap, bytes, r->streams[0], &blocks[at]));
+      CHECK_OK(tarn_device_fill(r->device, blocks[at], 1, bytes, r->streams[0]));
+      sizes[at] = bytes;
+      sum += bytes;
+    }
+  }
+  for (int i = 0; i < N_BLOCKS; i++) {
+    CHECK_OK(tarn_free(r->heap, blocks[i], r->streams[0]));
+  }
+}
+
+/* Mappings that nothing uses come back, and not so many are kept after that; also where work that
+ * used them is not done. */
+static void mappings_come_back(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 1));
+  wide = r.heap->port->table;
+  narrow = *wide;
+  narrow.map = narrow_map;
+  narrow.unmap = narrow_unmap;
+  n_mappings = n_refused = 0;
+  r.heap->port->table = &narrow;
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    run_narrow(&r, seed, (uint64_t)160 * MIB);
+    CHECK_OK(tarn_heap_check(r.heap));
+  }
+  CHECK(n_refused != 0);
+  CHECK(r.heap->max_aliases < TARNI_MAX_ALIASES);
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(n_mappings, 0);
+  r.heap->port->table = wide;
+  rig_close(&r);
+}
+
 /* Addresses that chunks are mapped at come back when there are no others. */
 static void addresses_come_back(void) {
   static const tarn_stealing policies[] = {TARN_STEAL_WHEN_SHORT, TARN_STEAL_NEVER,
@@ -103,6 +175,7 @@ static void addresses_come_back(void) {
 }
 
 static const test_case cases[] = {
+    {"mappings come back", mappings_come_back},
     {"a program that repeats itself makes no driver call in the end", repeats_without_calls},
     {"chunks rest at their lowest place", rest_at_the_lowest},
     {"addresses come back when they are short", addresses_come_back},
