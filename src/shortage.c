@@ -158,7 +158,8 @@ static bool has_zombies(tarn_heap *heap) {
 static tarn_status grow_unmapped(shortage *at, bool may_steal, tarn_status status) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
-  heap->max_aliases = (uint32_t)tarni_max(heap->n_aliases / 4 * 3, SHORTAGE_LEAST_ALIASES);
+  const uint32_t fewer = heap->n_aliases - heap->n_aliases / 4;
+  heap->max_aliases = (uint32_t)tarni_max(fewer, SHORTAGE_LEAST_ALIASES);
   tarni_lock_release(&heap->lock);
   bool may_help = tarni_chunk_unalias_grow(heap);
   while (status == TARN_HOST_MEMORY && may_help) {

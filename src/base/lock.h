@@ -22,8 +22,8 @@ typedef enum tarni_rank {
   TARNI_RANK_SIM,      /* inside a port */
 } tarni_rank;
 
-/* After fork a lock of the parent's is of no use to the child, also where nobody held it: it is made
- * anew there, or not used.
+/* After fork a lock of the parent's is of no use to the child, also where nobody held it: it is
+ * made anew there, or not used.
  *
  * Those that many threads want are held for less than it takes to put a thread to sleep and wake
  * it. So who finds one taken looks a while longer before it sleeps, but only one thread does: more

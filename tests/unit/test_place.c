@@ -109,7 +109,7 @@ static tarn_status narrow_unmap(tarni_port *port, tarn_ptr address, uint64_t siz
 static void run_narrow(rig *r, uint64_t seed, uint64_t live) {
   tarni_rng rng = {seed};
   tarn_ptr blocks[N_BLOCKS] = {0};
-  uint64_t sizes[N_BLOCKS], sum = 0;
+  uint64_t sizes[N_BLOCKS] = {0}, sum = 0;
   for (int step = 0; step < 200; step++) {
     const uint64_t at = tarni_rng_below(&rng, N_BLOCKS);
     const uint64_t bytes = (1 + tarni_rng_below(&rng, 60)) * (MIB / 4) * 5;
