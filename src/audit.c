@@ -16,6 +16,7 @@ typedef struct audit {
   tarn_heap *heap;
   uint64_t used, free, busy;  /* bytes of memory by the kind of extent it is in */
   uint64_t n_aliases, n_open; /* the latter of idle chunks */
+  uint64_t n_barred;          /* units */
   uint64_t live, live_blocks;
   uint64_t class_blocks[TARNI_CLASS_COUNT];   /* live ones */
   tarni_large_counts large[TARNI_LARGE_ROWS]; /* live ones, as if just allocated */
@@ -322,7 +323,17 @@ static tarn_status check_blocks(audit *sum) {
 /* ---- Chunks and lanes ---- */
 
 /* A chunk's places: in order, each with all its units, all but its home with an alias. */
-static tarn_status check_places(const audit *sum, tarni_index index, uint32_t *n_zombies) {
+/* A unit that a chunk has a place at: whether it is barred. */
+static tarn_status check_unit(audit *sum, tarni_index index, uint64_t unit, bool is_alias) {
+  const tarn_heap *heap = sum->heap;
+  const bool is_barred = is_alias ? !is_of_idle(heap, unit)
+                                  : heap->pages[(unit * heap->unit) >> TARNI_GRANULE_LOG2] != 0;
+  sum->n_barred += is_barred;
+  TARN_TRY(compare("a barred unit", tarni_bitset_has(&heap->barred, unit), is_barred));
+  return compare("the chunk of a unit", index, heap->units[unit]);
+}
+
+static tarn_status check_places(audit *sum, tarni_index index, uint32_t *n_zombies) {
   const tarn_heap *heap = sum->heap;
   const tarni_phys *chunk = &heap->chunks[index];
   uint32_t n = 0, n_homes = 0, n_aliases = 0;
@@ -330,10 +341,10 @@ static tarn_status check_places(const audit *sum, tarni_index index, uint32_t *n
     const uint32_t unit = at - 1;
     TARN_TRY(compare("places out of order", 0,
                      heap->places[unit].next != 0 && heap->places[unit].next <= at));
-    for (uint32_t i = unit; i < unit + chunk->n_units; i++) {
-      TARN_TRY(compare("the chunk of a unit", index, heap->units[i]));
-    }
     const tarni_index alias = heap->places[unit].alias;
+    for (uint32_t i = unit; i < unit + chunk->n_units; i++) {
+      TARN_TRY(check_unit(sum, index, i, alias != 0));
+    }
     n_aliases += alias != 0;
     n_homes += unit == chunk->first_unit;
     if (heap->unfinished == NULL) {
@@ -352,7 +363,7 @@ static tarn_status check_places(const audit *sum, tarni_index index, uint32_t *n
 }
 
 /* Every chunk that is mapped, or on its way out. */
-static tarn_status check_mapped(const audit *sum, uint64_t *bytes, uint64_t *n_idle) {
+static tarn_status check_mapped(audit *sum, uint64_t *bytes, uint64_t *n_idle) {
   const tarn_heap *heap = sum->heap;
   uint64_t n_zombies = 0, n_listed = 0, leaving = 0;
   for (tarni_index index = 1; index < heap->n_chunks; index++) {
@@ -375,9 +386,28 @@ static tarn_status check_mapped(const audit *sum, uint64_t *bytes, uint64_t *n_i
   return compare("bytes of chunks that leave", heap->leaving_bytes, leaving);
 }
 
-static tarn_status check_chunks(const audit *sum) {
+/* What searches pass over. */
+static tarn_status check_passed(const audit *sum) {
+  const tarn_heap *heap = sum->heap;
+  uint64_t n_open = 0, n_barred = 0;
+  for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->open, unit)) != TARNI_BITSET_NONE;
+       unit++) {
+    TARN_TRY(compare("an alias where one is open", heap->places[unit].alias != 0, 1));
+    TARN_TRY(compare("an idle chunk behind an open alias", is_of_idle(heap, unit), 1));
+    n_open++;
+  }
+  for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->barred, unit)) != TARNI_BITSET_NONE;
+       unit++) {
+    n_barred++;
+  }
+  TARN_TRY(compare("open aliases", n_open, sum->n_open));
+  return compare("barred units", n_barred, sum->n_barred);
+}
+
+static tarn_status check_chunks(audit *sum) {
   const tarn_heap *heap = sum->heap;
   uint64_t bytes = 0, n_idle = 0, n_listed = 0, idle_bytes = 0;
+  tarni_places_update_locked(sum->heap);
   TARN_TRY(check_mapped(sum, &bytes, &n_idle));
   for (uint64_t unit = tarni_unit_of(heap, heap->size);
        (unit = tarni_bitset_below(&heap->idle, unit)) != TARNI_BITSET_NONE; n_listed++) {
@@ -386,15 +416,7 @@ static tarn_status check_chunks(const audit *sum) {
     TARN_TRY(compare("granules of an idle chunk", 0, chunk->n_used));
     idle_bytes += tarni_chunk_bytes(heap, chunk);
   }
-  uint64_t n_open = 0;
-  tarni_places_update_locked(sum->heap);
-  for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->open, unit)) != TARNI_BITSET_NONE;
-       unit++) {
-    TARN_TRY(compare("an alias where one is open", heap->places[unit].alias != 0, 1));
-    TARN_TRY(compare("an idle chunk behind an open alias", is_of_idle(heap, unit), 1));
-    n_open++;
-  }
-  TARN_TRY(compare("open aliases", n_open, sum->n_open));
+  TARN_TRY(check_passed(sum));
   if (heap->unfinished == NULL) {
     TARN_TRY(compare("idle chunks", n_listed, n_idle));
   }

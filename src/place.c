@@ -66,6 +66,12 @@ void tarni_places_note_locked(tarn_heap *heap, tarni_index index) {
   }
 }
 
+static void alias_bar(tarn_heap *heap, const tarni_phys *chunk, uint64_t unit, bool is_barred) {
+  for (uint64_t i = unit; i < unit + chunk->n_units; i++) {
+    (is_barred ? tarni_bitset_add : tarni_bitset_remove)(&heap->barred, i);
+  }
+}
+
 void tarni_places_update_locked(tarn_heap *heap) {
   for (uint64_t i = 0; (i = tarni_bitset_from(&heap->stale, i)) != TARNI_BITSET_NONE;) {
     const tarni_phys *chunk = &heap->chunks[i];
@@ -74,6 +80,7 @@ void tarni_places_update_locked(tarn_heap *heap) {
     for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
       if (heap->places[at - 1].alias != 0) {
         (is_idle ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, at - 1);
+        alias_bar(heap, chunk, at - 1, !is_idle);
       }
     }
   }
@@ -81,6 +88,7 @@ void tarni_places_update_locked(tarn_heap *heap) {
 
 static void alias_remove(tarn_heap *heap, tarni_index index, uint64_t unit) {
   tarni_bitset_remove(&heap->open, unit);
+  alias_bar(heap, &heap->chunks[index], unit, false);
   heap->chunks[index].n_aliases--;
   heap->n_aliases--;
 }

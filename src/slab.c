@@ -68,6 +68,9 @@ static void pages_set(tarn_heap *heap, const tarni_extent *extent, tarni_index v
   for (uint64_t at = tarni_align_down(extent->offset, step) + step; at < end; at += step) {
     heap->pages[at >> TARNI_GRANULE_LOG2] = value;
   }
+  for (uint64_t at = tarni_align_up(extent->offset, heap->unit); at < end; at += heap->unit) {
+    (value != 0 ? tarni_bitset_add : tarni_bitset_remove)(&heap->barred, tarni_unit_of(heap, at));
+  }
 }
 
 tarni_index tarni_slab_at_locked(const tarn_heap *heap, uint64_t offset) {

@@ -401,8 +401,10 @@ struct tarn_heap {
   tarni_index free_extent, free_chunk;
   tarni_bitset idle; /* the homes, as first units, of chunks that nothing uses */
   tarni_index zombies;
-  tarni_bitset open;  /* the first units of ALIAS extents of idle chunks, */
-  tarni_bitset stale; /* but for these chunks, of which it may not be true (place.c) */
+  tarni_bitset open;   /* the first units of ALIAS extents of idle chunks, */
+  tarni_bitset stale;  /* but for these chunks, of which it may not be true (place.c) */
+  tarni_bitset barred; /* units that no window can have: a slab lies where they begin, or they are
+                          those of an ALIAS that is not open, likewise */
   uint32_t n_aliases, max_aliases;
   uint64_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
   uint64_t idle_bytes;    /* of idle chunks */

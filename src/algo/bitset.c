@@ -85,3 +85,23 @@ uint64_t tarni_bitset_from(const tarni_bitset *set, uint64_t start) {
   const uint64_t found = group * 64 + tarni_low_bit(words);
   return found * 64 + tarni_low_bit(set->words[found]);
 }
+
+/* The lowest number from a member on that is none. */
+static uint64_t end_of_run(const tarni_bitset *set, uint64_t start) {
+  uint64_t word = start / 64;
+  uint64_t others = bits_from(~set->words[word], start % 64);
+  while (others == 0) {
+    others = ~set->words[++word];
+  }
+  return word * 64 + tarni_low_bit(others);
+}
+
+uint64_t tarni_bitset_gap(const tarni_bitset *set, uint64_t start, uint64_t length) {
+  for (;;) {
+    const uint64_t member = tarni_bitset_from(set, start);
+    if (member - start >= length) { /* none: it is far away */
+      return start;
+    }
+    start = end_of_run(set, member);
+  }
+}

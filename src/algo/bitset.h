@@ -29,5 +29,8 @@ bool tarni_bitset_has(const tarni_bitset *set, uint64_t i);
 uint64_t tarni_bitset_below(const tarni_bitset *set, uint64_t limit);
 /* The lowest member at the start, which is at most n, or above it; likewise. */
 uint64_t tarni_bitset_from(const tarni_bitset *set, uint64_t start);
+/* The first of so many numbers in a row that are no members, the lowest from the start on. Numbers
+ * from n on are no members, so there is always one. */
+uint64_t tarni_bitset_gap(const tarni_bitset *set, uint64_t start, uint64_t length);
 
 #endif

@@ -28,6 +28,17 @@ static uint64_t flags_from(const bool *flags, uint64_t start) {
   return TARNI_BITSET_NONE;
 }
 
+static uint64_t flags_gap(const bool *flags, uint64_t start, uint64_t length) {
+  uint64_t n = 0;
+  for (; start + n < N && n < length; n++) {
+    if (flags[start + n]) {
+      start += n + 1;
+      n = UINT64_MAX; /* and one more */
+    }
+  }
+  return start;
+}
+
 static void an_empty_set(void) {
   tarni_bitset set;
   REQUIRE(tarni_bitset_open(&set, N));
@@ -35,6 +46,8 @@ static void an_empty_set(void) {
   CHECK_EQ(tarni_bitset_below(&set, 0), TARNI_BITSET_NONE);
   CHECK_EQ(tarni_bitset_from(&set, 0), TARNI_BITSET_NONE);
   CHECK_EQ(tarni_bitset_from(&set, N), TARNI_BITSET_NONE);
+  CHECK_EQ(tarni_bitset_gap(&set, 0, N), 0);
+  CHECK_EQ(tarni_bitset_gap(&set, N, 1), N);
   CHECK(!tarni_bitset_has(&set, N - 1));
   tarni_bitset_close(&set);
   tarni_bitset_close(&set); /* again: nothing to do */
@@ -80,15 +93,39 @@ static void as_an_array_of_flags(void) {
       CHECK_EQ(tarni_bitset_below(&set, limit), flags_below(flags, limit));
       CHECK_EQ(tarni_bitset_from(&set, limit), flags_from(flags, limit));
       CHECK_EQ(tarni_bitset_has(&set, at), flags[at]);
+      const uint64_t length = 1 + tarni_rng_below(&rng, (uint64_t)1 << (i % 10));
+      CHECK_EQ(tarni_bitset_gap(&set, limit, length), flags_gap(flags, limit, length));
     }
     tarni_bitset_close(&set);
   }
+}
+
+/* Full sets: the first number beyond them, and the first that is taken out. */
+static void a_gap_in_a_full_set(void) {
+  tarni_bitset set;
+  REQUIRE(tarni_bitset_open(&set, N));
+  for (uint64_t i = 0; i < N; i++) {
+    tarni_bitset_add(&set, i);
+  }
+  CHECK_EQ(tarni_bitset_gap(&set, 0, 1), N);
+  for (uint64_t i = 0; i + 1 < N; i += 61) {
+    tarni_bitset_remove(&set, i);
+    CHECK_EQ(tarni_bitset_gap(&set, 0, 1), i);
+    CHECK_EQ(tarni_bitset_gap(&set, i + 1, 1), N);
+    tarni_bitset_remove(&set, i + 1);
+    CHECK_EQ(tarni_bitset_gap(&set, 0, 2), i);
+    CHECK_EQ(tarni_bitset_gap(&set, 0, 3), N);
+    tarni_bitset_add(&set, i);
+    tarni_bitset_add(&set, i + 1);
+  }
+  tarni_bitset_close(&set);
 }
 
 static const test_case cases[] = {
     {"an empty set", an_empty_set},
     {"every single member", every_single_member},
     {"as an array of flags", as_an_array_of_flags},
+    {"a gap in a full set", a_gap_in_a_full_set},
 };
 
 TEST_MAIN(cases)
