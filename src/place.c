@@ -20,6 +20,8 @@
 #include "base/bits.h"
 #include "internal.h"
 
+enum { PLACE_LISTS = 16 }; /* of places that are gone through at a time */
+
 /* ---- The list of a chunk's places, lowest first ---- */
 
 static void units_set(tarn_heap *heap, const tarni_phys *chunk, uint32_t unit, tarni_index value) {
@@ -57,38 +59,69 @@ void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit
 /* ---- Leaving and entering ---- */
 
 /* Where an idle chunk is mapped besides its home it can be used at once. Such aliases are open, and
- * searches pass over all the others. Chunks are taken and given back far oftener than there is a
- * search, and have many places: so it is noted which chunks have changed, and a search brings what
- * is open up to date before it looks. */
+ * all others bar their units: searches pass over them. Chunks are taken and given back far oftener
+ * than there is a search, and have many places: so it is noted which chunks have changed, and a
+ * search brings what is open up to date before it looks. */
 void tarni_places_note_locked(tarn_heap *heap, tarni_index index) {
   if (heap->chunks[index].n_aliases != 0) {
     tarni_bitset_add(&heap->stale, index);
   }
 }
 
-static void alias_bar(tarn_heap *heap, const tarni_phys *chunk, uint64_t unit, bool is_barred) {
+static void alias_mark(tarn_heap *heap, const tarni_phys *chunk, uint64_t unit, bool is_open,
+                       bool is_barred) {
+  (is_open ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, unit);
   for (uint64_t i = unit; i < unit + chunk->n_units; i++) {
     (is_barred ? tarni_bitset_add : tarni_bitset_remove)(&heap->barred, i);
   }
 }
 
-void tarni_places_update_locked(tarn_heap *heap) {
-  for (uint64_t i = 0; (i = tarni_bitset_from(&heap->stale, i)) != TARNI_BITSET_NONE;) {
-    const tarni_phys *chunk = &heap->chunks[i];
-    const bool is_idle = chunk->places != 0 && tarni_bitset_has(&heap->idle, chunk->first_unit);
-    tarni_bitset_remove(&heap->stale, i);
-    for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
-      if (heap->places[at - 1].alias != 0) {
-        (is_idle ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, at - 1);
-        alias_bar(heap, chunk, at - 1, !is_idle);
+/* One alias of each of some chunks after the other: the lists lie far apart in memory, and what is
+ * next in one of them is on its way while the others are looked at. */
+static void places_mark(tarn_heap *heap, tarni_phys *const chunks[], uint32_t n) {
+  uint32_t at[PLACE_LISTS];
+  for (uint32_t i = 0; i < n; i++) {
+    at[i] = chunks[i]->places;
+  }
+  for (uint32_t n_left = n; n_left != 0;) {
+    n_left = 0;
+    for (uint32_t i = 0; i < n; i++) {
+      if (at[i] == 0) {
+        continue;
       }
+      const uint32_t unit = at[i] - 1;
+      const tarni_place *place = &heap->places[unit];
+      if (place->alias != 0) {
+        alias_mark(heap, chunks[i], unit, chunks[i]->is_open, !chunks[i]->is_open);
+      }
+      at[i] = place->next;
+      __builtin_prefetch(&heap->places[place->next - (place->next != 0)]);
+      n_left += at[i] != 0;
     }
   }
 }
 
+void tarni_places_update_locked(tarn_heap *heap) {
+  tarni_phys *chunks[PLACE_LISTS];
+  uint32_t n = 0;
+  for (uint64_t i = 0; (i = tarni_bitset_from(&heap->stale, i)) != TARNI_BITSET_NONE;) {
+    tarni_phys *chunk = &heap->chunks[i];
+    const bool is_idle = chunk->places != 0 && tarni_bitset_has(&heap->idle, chunk->first_unit);
+    tarni_bitset_remove(&heap->stale, i);
+    if (is_idle != chunk->is_open) {
+      chunk->is_open = is_idle;
+      chunks[n++] = chunk;
+    }
+    if (n == PLACE_LISTS) {
+      places_mark(heap, chunks, n);
+      n = 0;
+    }
+  }
+  places_mark(heap, chunks, n);
+}
+
 static void alias_remove(tarn_heap *heap, tarni_index index, uint64_t unit) {
-  tarni_bitset_remove(&heap->open, unit);
-  alias_bar(heap, &heap->chunks[index], unit, false);
+  alias_mark(heap, &heap->chunks[index], unit, false, false);
   heap->chunks[index].n_aliases--;
   heap->n_aliases--;
 }
@@ -110,9 +143,11 @@ bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index le
   tarn_assert(extent->kind == TARNI_EXTENT_BUSY);
   extent->kind = TARNI_EXTENT_ALIAS;
   const uint64_t unit = tarni_unit_of(heap, extent->offset);
+  tarni_phys *chunk = &heap->chunks[index];
   heap->places[unit].alias = left;
-  heap->chunks[index].n_aliases++;
+  chunk->n_aliases++;
   heap->n_aliases++;
+  alias_mark(heap, chunk, unit, chunk->is_open, !chunk->is_open);
   tarni_places_note_locked(heap, index);
   return true;
 }

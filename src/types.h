@@ -122,6 +122,7 @@ typedef struct tarni_phys {
   uint64_t stamp, refused; /* of the search that has seen it, and of the one that cannot use it */
   bool is_leaving;         /* to be released once it is mapped nowhere */
   uint32_t n_used;         /* granules of it that are in slabs; 0: idle */
+  bool is_open;            /* its aliases are open, as far as searches know (place.c) */
   uint32_t n_aliases;      /* ALIAS extents of it */
   tarni_index link;        /* unused: the next free record */
   tarni_order order;       /* idle: about what its memory waits for; the extents know exactly */
