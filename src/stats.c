@@ -134,16 +134,25 @@ static uint64_t largest_free_locked(const tarn_heap *heap) {
   return largest;
 }
 
+/* Free in blocks, and waiting for nothing but their stream. A driver's allocation that is on its
+ * way out of the driver, or to another stream, counts as pending: what is kept is within its limit.
+ */
+static uint64_t cached_bytes_locked(const tarn_heap *heap, uint64_t live) {
+  return heap->buckets != NULL ? heap->buckets->cached_bytes
+                               : heap->used_bytes - live - heap->pending_bytes;
+}
+
 static tarn_heap_stats stats_of(const tarn_heap *heap, const tarni_counts *counts) {
   const tarni_large_counts total = tarni_counts_total(counts);
   const uint64_t live = total.alloc_bytes - total.free_bytes;
   const uint64_t free_bytes = heap->reserved_bytes + heap->asleep_bytes - heap->used_bytes;
   const uint64_t largest = largest_free_locked(heap);
+  const uint64_t cached = cached_bytes_locked(heap, live);
   return (tarn_heap_stats){.size = sizeof(tarn_heap_stats),
                            .live_bytes = live,
                            .live_blocks = total.allocs - total.frees,
-                           .cached_bytes = heap->used_bytes - live - heap->pending_bytes,
-                           .pending_bytes = heap->pending_bytes,
+                           .cached_bytes = cached,
+                           .pending_bytes = heap->used_bytes - live - cached,
                            .free_bytes = free_bytes + heap->unreturned_bytes,
                            .reserved_bytes = tarni_held_bytes_locked(heap) + heap->unreturned_bytes,
                            .reserved_peak_bytes = heap->reserved_peak_bytes,

@@ -21,10 +21,19 @@ typedef struct shared_pool {
   rig rig;
   tarn_pinned *pool;
   _Atomic bool is_over;
-  _Atomic uint64_t n_failed, n_refused;
+  _Atomic int failed_line; /* of this file, where a thread has last found something wrong */
+  _Atomic uint64_t n_refused;
   uint64_t live_limit, cached_limit;
   _Atomic uint64_t live; /* of callers, at least */
 } shared_pool;
+
+/* For threads, which must not fail a check of their own. */
+#define MUST(at, is_good)                                                                          \
+  do {                                                                                             \
+    if (!(is_good)) {                                                                              \
+      atomic_store(&(at)->failed_line, __LINE__);                                                  \
+    }                                                                                              \
+  } while (0)
 
 typedef struct pool_worker {
   shared_pool *at;
@@ -48,7 +57,7 @@ static bool pool_open(shared_pool *at, tarn_pinned_rounding rounding, uint64_t l
 }
 
 static void pool_close(shared_pool *at) {
-  CHECK_EQ(at->n_failed, 0);
+  CHECK_EQ(at->failed_line, 0);
   CHECK_OK(tarn_pinned_check(at->pool));
   CHECK_OK(tarn_pinned_trim(at->pool, 0));
   tarn_heap_stats stats = {.size = sizeof(stats)};
@@ -75,22 +84,22 @@ static void marked_take(shared_pool *at, marked *m, uint64_t bytes, unsigned cha
   void *block = NULL;
   const tarn_status status = tarn_pinned_alloc(at->pool, bytes, &block);
   if (status != TARN_OK) {
-    at->n_failed += status != TARN_LIMIT;
+    MUST(at, status == TARN_LIMIT);
     at->n_refused++;
     return;
   }
   const uint64_t live = atomic_fetch_add(&at->live, bytes) + bytes;
-  at->n_failed += at->live_limit != 0 && live > at->live_limit;
+  MUST(at, at->live_limit == 0 || live <= at->live_limit);
   *m = (marked){.block = block, .bytes = bytes, .mark = mark};
   rig_host_fill(block, mark, bytes);
 }
 
 static void marked_give(shared_pool *at, marked *m, tarn_stream stream, bool is_on_stream) {
-  at->n_failed += !rig_host_is(m->block, m->mark, m->bytes);
+  MUST(at, rig_host_is(m->block, m->mark, m->bytes));
   atomic_fetch_sub(&at->live, m->bytes);
   const tarn_status status = is_on_stream ? tarn_pinned_free_on(at->pool, m->block, stream)
                                           : tarn_pinned_free(at->pool, m->block);
-  at->n_failed += status != TARN_OK;
+  MUST(at, status == TARN_OK);
   *m = (marked){0};
 }
 
@@ -122,15 +131,14 @@ static void *churn(void *user) {
 static void *trim_again_and_again(void *user) {
   shared_pool *at = user;
   while (!atomic_load(&at->is_over)) {
-    at->n_failed += tarn_pinned_trim(at->pool, 0) != TARN_OK;
+    MUST(at, tarn_pinned_trim(at->pool, 0) == TARN_OK);
     tarn_heap_stats stats = {.size = sizeof(stats)};
-    at->n_failed += tarn_pinned_get_stats(at->pool, &stats) != TARN_OK;
-    at->n_failed +=
-        stats.live_bytes + stats.cached_bytes + stats.pending_bytes + stats.free_bytes !=
-        stats.reserved_bytes;
-    at->n_failed += at->live_limit != 0 && stats.live_bytes > at->live_limit;
-    at->n_failed +=
-        at->live_limit != 0 && at->cached_limit != 0 && stats.cached_bytes > at->cached_limit;
+    MUST(at, tarn_pinned_get_stats(at->pool, &stats) == TARN_OK);
+    MUST(at, stats.live_bytes + stats.cached_bytes + stats.pending_bytes + stats.free_bytes ==
+                 stats.reserved_bytes);
+    MUST(at, at->live_limit == 0 || stats.live_bytes <= at->live_limit);
+    MUST(at,
+         at->live_limit == 0 || at->cached_limit == 0 || stats.cached_bytes <= at->cached_limit);
     (void)usleep(200);
   }
   return NULL;
