@@ -132,6 +132,7 @@ static void *trim_again_and_again(void *user) {
   shared_pool *at = user;
   while (!atomic_load(&at->is_over)) {
     MUST(at, tarn_pinned_trim(at->pool, 0) == TARN_OK);
+    (void)usleep(2000); /* so that something is kept again */
     tarn_heap_stats stats = {.size = sizeof(stats)};
     MUST(at, tarn_pinned_get_stats(at->pool, &stats) == TARN_OK);
     MUST(at, stats.live_bytes + stats.cached_bytes + stats.pending_bytes + stats.free_bytes ==
@@ -139,7 +140,6 @@ static void *trim_again_and_again(void *user) {
     MUST(at, at->live_limit == 0 || stats.live_bytes <= at->live_limit);
     MUST(at,
          at->live_limit == 0 || at->cached_limit == 0 || stats.cached_bytes <= at->cached_limit);
-    (void)usleep(200);
   }
   return NULL;
 }
