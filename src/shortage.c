@@ -155,26 +155,36 @@ static bool has_zombies(tarn_heap *heap) {
 /* The host has no memory for one more mapping: aliases go, and not so many are kept from now on. A
  * process has 65530 mappings of the simulated GPU's, where Linux is as it comes. What still uses
  * them is waited for. */
-static tarn_status grow_unmapped(shortage *at, bool may_steal, tarn_status status) {
+static tarn_status grow_unmapped(shortage *at, bool may_steal) {
   tarn_heap *heap = at->heap;
+  tarn_error error = {.size = sizeof(error)}; /* of growing, whatever fails after it */
+  (void)tarn_last_error(&error);
   tarni_lock_acquire(&heap->lock);
-  const uint32_t fewer = heap->n_aliases - heap->n_aliases / 4;
-  heap->max_aliases = (uint32_t)tarni_max(fewer, SHORTAGE_LEAST_ALIASES);
+  const uint64_t fewer = heap->n_aliases - heap->n_aliases / 4;
   tarni_lock_release(&heap->lock);
   bool may_help = tarni_chunk_unalias_grow(heap);
-  while (status == TARN_HOST_MEMORY && may_help) {
-    status = tarni_grow(heap, at->need, may_steal, &at->extent);
-    may_help = status == TARN_HOST_MEMORY && has_zombies(heap) && tarni_fences_wait_grow(heap);
+  if (may_help) {
+    tarni_lock_acquire(&heap->lock);
+    heap->max_aliases = (uint32_t)tarni_max(fewer, SHORTAGE_LEAST_ALIASES);
+    tarni_lock_release(&heap->lock);
+  }
+  while (error.status == TARN_HOST_MEMORY && may_help) {
+    error.status = tarni_grow(heap, at->need, may_steal, &at->extent);
+    if (error.status != TARN_OK) {
+      (void)tarn_last_error(&error);
+    }
+    may_help =
+        error.status == TARN_HOST_MEMORY && has_zombies(heap) && tarni_fences_wait_grow(heap);
     tarni_shortage_reap_grow(heap);
   }
-  return status;
+  return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
 }
 
 /* Where addresses or mappings are short, those come back that chunks have but do not use. */
 static tarn_status try_grow(shortage *at, bool may_steal) {
   tarn_status status = tarni_grow(at->heap, at->need, may_steal, &at->extent);
   if (status == TARN_HOST_MEMORY) {
-    status = grow_unmapped(at, may_steal, status);
+    status = grow_unmapped(at, may_steal);
   }
   if (status == TARN_ADDRESS_SPACE && tarni_chunk_unalias_grow(at->heap)) {
     status = tarni_grow(at->heap, at->need, may_steal, &at->extent);
