@@ -152,6 +152,23 @@ static void mappings_come_back(void) {
   rig_close(&r);
 }
 
+/* Where there are as many aliases as there may be, chunks that move lose theirs. */
+static void no_more_than_there_may_be(void) {
+  rig r;
+  uint32_t most = 0;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 1));
+  r.heap->max_aliases = 40;
+  for (uint64_t seed = 0; seed < 20; seed++) {
+    run_narrow(&r, seed, (uint64_t)160 * MIB);
+    most = r.heap->n_aliases > most ? r.heap->n_aliases : most;
+    CHECK(r.heap->n_aliases <= 40);
+    CHECK(rig_is_sound(&r));
+  }
+  CHECK(most > 20);
+  CHECK(rig_stats(&r).moved_chunks > (uint64_t)10 * 40);
+  rig_close(&r);
+}
+
 /* Addresses that chunks are mapped at come back when there are no others. */
 static void addresses_come_back(void) {
   static const tarn_stealing policies[] = {TARN_STEAL_WHEN_SHORT, TARN_STEAL_NEVER,
@@ -178,6 +195,7 @@ static const test_case cases[] = {
     {"mappings come back", mappings_come_back},
     {"a program that repeats itself makes no driver call in the end", repeats_without_calls},
     {"chunks rest at their lowest place", rest_at_the_lowest},
+    {"no more aliases than there may be", no_more_than_there_may_be},
     {"addresses come back when they are short", addresses_come_back},
 };
 
