@@ -14,9 +14,9 @@
 
 typedef struct audit {
   tarn_heap *heap;
-  uint64_t used, free, busy;  /* bytes of memory by the kind of extent it is in */
-  uint64_t n_aliases, n_open; /* the latter of idle chunks */
-  uint64_t n_barred;          /* units */
+  uint64_t used, free, busy;   /* bytes of memory by the kind of extent it is in */
+  uint64_t n_aliases, n_open;  /* the latter of idle chunks */
+  uint64_t n_placed, n_barred; /* units */
   uint64_t live, live_blocks;
   uint64_t class_blocks[TARNI_CLASS_COUNT];   /* live ones */
   tarni_large_counts large[TARNI_LARGE_ROWS]; /* live ones, as if just allocated */
@@ -328,7 +328,9 @@ static tarn_status check_unit(audit *sum, tarni_index index, uint64_t unit, bool
   const tarn_heap *heap = sum->heap;
   const bool is_barred = is_alias ? !is_of_idle(heap, unit)
                                   : heap->pages[(unit * heap->unit) >> TARNI_GRANULE_LOG2] != 0;
+  sum->n_placed++;
   sum->n_barred += is_barred;
+  TARN_TRY(compare("a unit with a place", tarni_bitset_has(&heap->placed, unit), 1));
   TARN_TRY(compare("a barred unit", tarni_bitset_has(&heap->barred, unit), is_barred));
   return compare("the chunk of a unit", index, heap->units[unit]);
 }
@@ -386,22 +388,27 @@ static tarn_status check_mapped(audit *sum, uint64_t *bytes, uint64_t *n_idle) {
   return compare("bytes of chunks that leave", heap->leaving_bytes, leaving);
 }
 
+static uint64_t count_members(const tarni_bitset *set) {
+  uint64_t n = 0;
+  for (uint64_t i = 0; (i = tarni_bitset_from(set, i)) != TARNI_BITSET_NONE; i++) {
+    n++;
+  }
+  return n;
+}
+
 /* What searches pass over. */
 static tarn_status check_passed(const audit *sum) {
   const tarn_heap *heap = sum->heap;
-  uint64_t n_open = 0, n_barred = 0;
+  uint64_t n_open = 0;
   for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->open, unit)) != TARNI_BITSET_NONE;
        unit++) {
     TARN_TRY(compare("an alias where one is open", heap->places[unit].alias != 0, 1));
     TARN_TRY(compare("an idle chunk behind an open alias", is_of_idle(heap, unit), 1));
     n_open++;
   }
-  for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->barred, unit)) != TARNI_BITSET_NONE;
-       unit++) {
-    n_barred++;
-  }
   TARN_TRY(compare("open aliases", n_open, sum->n_open));
-  return compare("barred units", n_barred, sum->n_barred);
+  TARN_TRY(compare("units with a place", count_members(&heap->placed), sum->n_placed));
+  return compare("barred units", count_members(&heap->barred), sum->n_barred);
 }
 
 static tarn_status check_chunks(audit *sum) {

@@ -292,28 +292,36 @@ tarni_index tarni_chunk_isolate_locked(tarn_heap *heap, const tarni_phys *chunk)
   return whole;
 }
 
+static void zombie_put_locked(tarn_heap *heap, tarni_index index) {
+  tarni_extent_at(heap, index)->link = heap->zombies;
+  heap->zombies = index;
+}
+
 void tarni_zombie_add_locked(tarn_heap *heap, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   extent->kind = TARNI_EXTENT_ZOMBIE;
   extent->state = 0;
-  extent->link = heap->zombies;
-  heap->zombies = index;
+  zombie_put_locked(heap, index);
 }
 
 /* ---- Zombies ---- */
 
-/* Takes one zombie that is complete off the list; 0: there is none. */
-static tarni_index zombie_take_locked(tarn_heap *heap) {
+/* Takes the zombies that are complete off the list; they are one of their own then. */
+static tarni_index zombies_take_locked(tarn_heap *heap) {
+  tarni_index taken = 0;
+  tarni_index *end = &taken;
   for (tarni_index *link = &heap->zombies; *link != 0;) {
     tarni_extent *extent = tarni_extent_at(heap, *link);
-    const tarni_index index = *link;
     if (tarni_order_is_complete_locked(heap, &extent->order)) {
+      *end = *link;
       *link = extent->link;
-      return index;
+      end = &extent->link;
+    } else {
+      link = &extent->link;
     }
-    link = &extent->link;
   }
-  return 0;
+  *end = 0;
+  return taken;
 }
 
 /* Unmaps a zombie, and releases its chunk where that is to go and this was its last mapping. May be
@@ -344,8 +352,7 @@ static tarn_status zombie_bury(tarn_heap *heap, tarni_index index) {
   const tarn_status status = zombie_empty(heap, extent);
   tarni_lock_acquire(&heap->lock);
   if (status != TARN_OK) {
-    extent->link = heap->zombies;
-    heap->zombies = index;
+    zombie_put_locked(heap, index);
   } else {
     if (heap->chunks[extent->chunk].handle == 0) {
       chunk_released_locked(heap, extent->chunk);
@@ -363,15 +370,22 @@ tarn_status tarni_chunk_reap_grow(tarn_heap *heap) {
     return TARN_OK; /* it would be broken by giving up a registration */
   }
   TARN_TRY(tarni_grow_reap_grow(heap));
-  for (;;) {
-    tarni_lock_acquire(&heap->lock);
-    const tarni_index index = zombie_take_locked(heap);
-    tarni_lock_release(&heap->lock);
-    if (index == 0) {
-      return TARN_OK;
+  tarni_lock_acquire(&heap->lock);
+  tarni_index index = zombies_take_locked(heap);
+  tarni_lock_release(&heap->lock);
+  tarn_status status = TARN_OK;
+  while (index != 0) {
+    const tarni_index next = tarni_extent_at(heap, index)->link;
+    if (status == TARN_OK) {
+      status = zombie_bury(heap, index);
+    } else { /* the rest, another time */
+      tarni_lock_acquire(&heap->lock);
+      zombie_put_locked(heap, index);
+      tarni_lock_release(&heap->lock);
     }
-    TARN_TRY(zombie_bury(heap, index));
+    index = next;
   }
+  return status;
 }
 
 /* Sees to it that every zombie's end can be seen: fences that failed are recorded anew. */

@@ -61,6 +61,7 @@ static bool metadata_open(tarn_heap *heap) {
   heap->max_aliases = TARNI_MAX_ALIASES;
   const bool has_idle = tarni_bitset_open(&heap->idle, n_units(heap));
   const bool has_open = tarni_bitset_open(&heap->open, n_units(heap)) &&
+                        tarni_bitset_open(&heap->placed, n_units(heap)) &&
                         tarni_bitset_open(&heap->barred, n_units(heap)) &&
                         tarni_bitset_open(&heap->stale, heap->max_chunks);
   return has_idle && has_open && heap->states != NULL && heap->links != NULL &&
@@ -79,6 +80,7 @@ static void metadata_close(tarn_heap *heap) {
   tarni_sparse_free(heap->units, n_units(heap) * sizeof(*heap->units));
   tarni_bitset_close(&heap->idle);
   tarni_bitset_close(&heap->open);
+  tarni_bitset_close(&heap->placed);
   tarni_bitset_close(&heap->barred);
   tarni_bitset_close(&heap->stale);
   tarni_sparse_free(heap->places, n_units(heap) * sizeof(*heap->places));

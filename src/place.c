@@ -33,6 +33,7 @@ enum {
 static void units_set(tarn_heap *heap, const tarni_phys *chunk, uint32_t unit, tarni_index value) {
   for (uint32_t i = 0; i < chunk->n_units; i++) {
     heap->units[unit + i] = value;
+    (value != 0 ? tarni_bitset_add : tarni_bitset_remove)(&heap->placed, unit + i);
   }
 }
 

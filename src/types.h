@@ -404,8 +404,9 @@ struct tarn_heap {
   tarni_index zombies;
   tarni_bitset open;   /* the first units of ALIAS extents of idle chunks, */
   tarni_bitset stale;  /* but for these chunks, of which it may not be true (place.c) */
-  tarni_bitset barred; /* units that no window can have: a slab lies where they begin, or they are
-                          those of an ALIAS that is not open, likewise */
+  tarni_bitset placed; /* units where a chunk has a place */
+  tarni_bitset barred; /* of them those that no window can have: a slab lies where they begin, or an
+                          ALIAS that is not open, likewise */
   uint32_t n_aliases, max_aliases;
   uint64_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
   uint64_t idle_bytes;    /* of idle chunks */

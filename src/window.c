@@ -124,6 +124,14 @@ static bool is_in_use(const tarn_heap *heap, const tarni_extent *extent) {
          !(extent->kind == TARNI_EXTENT_ALIAS && is_open(heap, extent));
 }
 
+/* The first extent at an offset or above it that a window can have; 0: there is none. */
+static tarni_index extent_from(const tarn_heap *heap, uint32_t zone, uint64_t offset) {
+  const tarni_index found = tarni_extent_from_locked(heap, zone, offset);
+  const uint64_t end = found != 0 ? heap->extents[found].offset : heap->zones[zone].end;
+  const uint64_t unit = tarni_bitset_from(&heap->open, tarni_unit_of(heap, offset));
+  return unit < tarni_unit_of(heap, end) ? heap->places[unit].alias : found;
+}
+
 tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search, uint32_t zone,
                                      tarni_index index) {
   const uint32_t n_walked = WINDOW_WALK + WINDOW_WALK_LANE * heap->n_lanes;
@@ -134,35 +142,28 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
     }
     search->n_steps++;
   }
-  const uint64_t offset = heap->extents[index].offset;
-  const tarni_index found = tarni_extent_from_locked(heap, zone, offset);
-  const uint64_t end = found != 0 ? heap->extents[found].offset : heap->zones[zone].end;
-  const uint64_t unit = tarni_bitset_from(&heap->open, tarni_unit_of(heap, offset));
-  return unit < tarni_unit_of(heap, end) ? heap->places[unit].alias : found;
+  return extent_from(heap, zone, heap->extents[index].offset);
 }
 
-/* The extent that bars a unit. */
-static tarni_index bar_of(const tarn_heap *heap, uint64_t unit) {
-  const tarni_index slab = heap->pages[(unit << heap->unit_log2) >> TARNI_GRANULE_LOG2];
-  const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
-  uint64_t at = chunk->places;
-  while (slab == 0 && at - 1 + chunk->n_units <= unit) {
-    at = heap->places[at - 1].next;
-  }
-  return slab != 0 ? slab : heap->places[at - 1].alias;
-}
-
-/* This extent, or one above it that is in the way of every window that begins before. In each
- * window so many units begin, in a row, as fit into it, and none of them is barred. 0: there is no
- * such window, or no extent. */
-static tarni_index window_skip(const tarn_heap *heap, const tarni_need *need, tarni_index index) {
+/* This extent, or one above it, where no window begins before that. In each window so many units
+ * begin, in a row, as fit into it, and none of them is barred, nor void in a search that may not
+ * map. 0: there is no such window, or no extent. */
+static tarni_index window_skip(const tarn_heap *heap, const tarni_search *search,
+                               const tarni_need *need, tarni_index index) {
+  const uint64_t n = tarni_unit_of(heap, need->size);
   const uint64_t begin = tarni_align_up(heap->extents[index].offset, heap->unit);
   const uint64_t first = tarni_unit_of(heap, begin);
-  const uint64_t gap = tarni_bitset_gap(&heap->barred, first, tarni_unit_of(heap, need->size));
-  if (index == 0 || gap == first) {
+  if (index == 0 || n == 0) {
     return index;
   }
-  return gap < tarni_unit_of(heap, heap->zones[need->zone].end) ? bar_of(heap, gap - 1) : 0;
+  const uint64_t run = search->may_map ? tarni_bitset_gap(&heap->barred, first, n)
+                                       : tarni_bitset_run(&heap->placed, &heap->barred, first, n);
+  if (run == first) {
+    return index;
+  }
+  return run < tarni_unit_of(heap, heap->zones[need->zone].end)
+             ? extent_from(heap, need->zone, (run - 1) << heap->unit_log2)
+             : 0;
 }
 
 /* Whether all there is to a run that begins here is one free extent, which is too small. */
@@ -184,14 +185,14 @@ tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
   tarni_window best = {.missing = UINT64_MAX};
   tarni_index run = 0; /* first extent of the present run of usable ones */
   bool has_void = false;
-  tarni_index i = window_skip(heap, need, heap->zones[need->zone].head);
+  tarni_index i = window_skip(heap, search, need, heap->zones[need->zone].head);
   while (i != 0 && !is_enough(search, &best)) {
     const tarni_extent *extent = &heap->extents[i];
     search->n_steps++;
     if ((run == 0 && is_too_small(heap, extent, need->size)) || !is_usable(heap, search, extent)) {
       run = 0;
       has_void = false;
-      i = window_skip(heap, need, tarni_window_next_locked(heap, search, need->zone, i));
+      i = window_skip(heap, search, need, tarni_window_next_locked(heap, search, need->zone, i));
       continue;
     }
     run = run != 0 ? run : i;

@@ -13,6 +13,7 @@ bool tarni_bitset_open(tarni_bitset *set, uint64_t n) {
   const uint64_t n_words = words_for(n);
   set->words = calloc(n_words + words_for(n_words), sizeof(*set->words));
   set->groups = set->words != NULL ? set->words + n_words : NULL;
+  set->n_words = n_words;
   set->n_groups = words_for(n_words);
   return set->words != NULL;
 }
@@ -104,4 +105,41 @@ uint64_t tarni_bitset_gap(const tarni_bitset *set, uint64_t start, uint64_t leng
     }
     start = end_of_run(set, member);
   }
+}
+
+/* Goes through a word behind a run of *n members that ends where the word begins. Returns the bit
+ * behind a run that is long enough, and *n is its length; else 64, and *n is that of the run that
+ * ends with the word. */
+static uint64_t end_of_length(uint64_t bits, uint64_t length, uint64_t *n) {
+  for (uint64_t at = 0; at < 64;) {
+    const uint64_t others = bits_from(~bits, at);
+    const uint64_t end = others != 0 ? tarni_low_bit(others) : 64;
+    *n += end - at;
+    if (*n >= length || end == 64) {
+      return end;
+    }
+    const uint64_t more = bits_from(bits, end);
+    at = more != 0 ? tarni_low_bit(more) : 64;
+    *n = 0;
+  }
+  return 64;
+}
+
+uint64_t tarni_bitset_run(const tarni_bitset *in, const tarni_bitset *out, uint64_t start,
+                          uint64_t length) {
+  uint64_t n = 0;
+  for (uint64_t word = start / 64; word < in->n_words; word++) {
+    if (in->groups[word / 64] == 0) {
+      word |= 63; /* the last of a group without any */
+      n = 0;
+      continue;
+    }
+    const uint64_t bits = in->words[word] & ~out->words[word];
+    const uint64_t end =
+        end_of_length(bits_from(bits, word == start / 64 ? start % 64 : 0), length, &n);
+    if (n >= length) {
+      return word * 64 + end - n;
+    }
+  }
+  return TARNI_BITSET_NONE;
 }

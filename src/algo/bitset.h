@@ -14,7 +14,7 @@
 typedef struct tarni_bitset {
   uint64_t *words;  /* a bit for each number */
   uint64_t *groups; /* a bit for each word that is not 0; behind the words */
-  uint64_t n_groups;
+  uint64_t n_words, n_groups;
 } tarni_bitset;
 
 /* An empty set of numbers below n. False: no host memory. */
@@ -32,5 +32,9 @@ uint64_t tarni_bitset_from(const tarni_bitset *set, uint64_t start);
 /* The first of so many numbers in a row that are no members, the lowest from the start on. Numbers
  * from n on are no members, so there is always one. */
 uint64_t tarni_bitset_gap(const tarni_bitset *set, uint64_t start, uint64_t length);
+/* The first of so many numbers in a row that are members of one set and not of another, which is as
+ * large, the lowest from the start on, which is at most n; TARNI_BITSET_NONE: there is none. */
+uint64_t tarni_bitset_run(const tarni_bitset *in, const tarni_bitset *out, uint64_t start,
+                          uint64_t length);
 
 #endif

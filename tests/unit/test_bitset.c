@@ -39,6 +39,17 @@ static uint64_t flags_gap(const bool *flags, uint64_t start, uint64_t length) {
   return start;
 }
 
+static uint64_t flags_run(const bool *in, const bool *out, uint64_t start, uint64_t length) {
+  uint64_t n = 0;
+  for (uint64_t i = start; i < N; i++) {
+    n = in[i] && !out[i] ? n + 1 : 0;
+    if (n == length) {
+      return i + 1 - n;
+    }
+  }
+  return TARNI_BITSET_NONE;
+}
+
 static void an_empty_set(void) {
   tarni_bitset set;
   REQUIRE(tarni_bitset_open(&set, N));
@@ -48,6 +59,7 @@ static void an_empty_set(void) {
   CHECK_EQ(tarni_bitset_from(&set, N), TARNI_BITSET_NONE);
   CHECK_EQ(tarni_bitset_gap(&set, 0, N), 0);
   CHECK_EQ(tarni_bitset_gap(&set, N, 1), N);
+  CHECK_EQ(tarni_bitset_run(&set, &set, 0, 1), TARNI_BITSET_NONE);
   CHECK(!tarni_bitset_has(&set, N - 1));
   tarni_bitset_close(&set);
   tarni_bitset_close(&set); /* again: nothing to do */
@@ -100,6 +112,34 @@ static void as_an_array_of_flags(void) {
   }
 }
 
+/* Runs of one set without another, both with long runs and short ones. */
+static void runs_of_one_without_another(void) {
+  static bool flags[2][N];
+  tarni_rng rng = {.state = 5};
+  for (uint64_t share = 1; share <= 1000; share *= 10) {
+    tarni_bitset sets[2];
+    for (int k = 0; k < 2; k++) {
+      REQUIRE(tarni_bitset_open(&sets[k], N));
+      memset(flags[k], 0, sizeof(flags[k]));
+      for (uint64_t i = 0; i < N; i++) {
+        const bool is_turn = i == 0 || tarni_rng_below(&rng, share) == 0;
+        flags[k][i] = is_turn ? tarni_rng_below(&rng, 2) == 0 : flags[k][i - 1];
+        if (flags[k][i]) {
+          tarni_bitset_add(&sets[k], i);
+        }
+      }
+    }
+    for (int i = 0; i < 3000; i++) {
+      const uint64_t start = tarni_rng_below(&rng, N + 1);
+      const uint64_t length = 1 + tarni_rng_below(&rng, (uint64_t)1 << (i % 10));
+      CHECK_EQ(tarni_bitset_run(&sets[0], &sets[1], start, length),
+               flags_run(flags[0], flags[1], start, length));
+    }
+    tarni_bitset_close(&sets[0]);
+    tarni_bitset_close(&sets[1]);
+  }
+}
+
 /* Full sets: the first number beyond them, and the first that is taken out. */
 static void a_gap_in_a_full_set(void) {
   tarni_bitset set;
@@ -125,6 +165,7 @@ static const test_case cases[] = {
     {"an empty set", an_empty_set},
     {"every single member", every_single_member},
     {"as an array of flags", as_an_array_of_flags},
+    {"runs of one set without another", runs_of_one_without_another},
     {"a gap in a full set", a_gap_in_a_full_set},
 };
 

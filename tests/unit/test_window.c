@@ -38,9 +38,13 @@ static void look_from_all(tarn_heap *heap, uint32_t zone, uint64_t n_far[2]) {
 /* Windows of all sizes, found with barred units and as if there were none. Counts those that took
  * fewer steps. */
 static void find_all(tarn_heap *heap, uint64_t *n_fewer) {
-  const tarni_bitset barred = heap->barred;
-  tarni_bitset none;
-  REQUIRE(tarni_bitset_open(&none, tarni_unit_of(heap, heap->size)));
+  const tarni_bitset barred = heap->barred, placed = heap->placed;
+  const uint64_t n_units = tarni_unit_of(heap, heap->size);
+  tarni_bitset none, all;
+  REQUIRE(tarni_bitset_open(&none, n_units) && tarni_bitset_open(&all, n_units));
+  for (uint64_t i = 0; i < n_units; i++) {
+    tarni_bitset_add(&all, i);
+  }
   for (uint32_t i = 0; i < 2 * 2 * 2 * 8; i++) {
     const tarni_need need = {.lane = 1 + i % 2,
                              .zone = 1,
@@ -57,8 +61,10 @@ static void find_all(tarn_heap *heap, uint64_t *n_fewer) {
     tarni_search search = blank, slow = blank;
     const tarni_window found = tarni_window_find_locked(heap, &search, &need);
     heap->barred = none;
+    heap->placed = all;
     const tarni_window walked = tarni_window_find_locked(heap, &slow, &need);
     heap->barred = barred;
+    heap->placed = placed;
     CHECK_EQ(found.first, walked.first);
     CHECK_EQ(found.start, walked.start);
     CHECK_EQ(found.missing, walked.missing);
@@ -66,6 +72,7 @@ static void find_all(tarn_heap *heap, uint64_t *n_fewer) {
     *n_fewer += search.n_steps < slow.n_steps;
   }
   tarni_bitset_close(&none);
+  tarni_bitset_close(&all);
 }
 
 /* Above a base that stays, blocks of all sizes on two streams, in so little room that chunks have
