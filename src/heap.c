@@ -58,7 +58,8 @@ static bool metadata_open(tarn_heap *heap) {
   heap->extents = tarni_sparse_make(heap->max_extents * sizeof(*heap->extents));
   heap->chunks = tarni_sparse_make(heap->max_chunks * sizeof(*heap->chunks));
   heap->n_chunks = 1;
-  heap->max_aliases = TARNI_MAX_ALIASES;
+  heap->max_aliases = (uint32_t)tarni_min(
+      tarni_max(tarni_port_host_mappings(heap->port), TARNI_MIN_ALIASES), TARNI_MAX_ALIASES);
   const bool has_idle = tarni_bitset_open(&heap->idle, n_units(heap));
   const bool has_open = tarni_bitset_open(&heap->open, n_units(heap)) &&
                         tarni_bitset_open(&heap->placed, n_units(heap)) &&

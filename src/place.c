@@ -9,11 +9,10 @@
  * memory at the same addresses, and the windows that were once mapped for it: the driver is called
  * until all windows are there, and no more.
  *
- * A mapping costs the host 23 KB on an H200 (docs/results/h200-chunk.md), so that there are at
- * most a few thousand aliases, or one for so many bytes that the heap holds, and max_aliases of
- * them. Beyond, a chunk that moves loses its other places: a program that does not repeat itself
- * does not find them again. Where the host has no memory for more mappings they are all dropped,
- * and from then on fewer are kept (shortage.c).
+ * There are at most max_aliases of them: mappings take memory of the host. Beyond, a chunk that
+ * moves loses its other places: a program that does not repeat itself does not find them again.
+ * Where the host has no memory for more mappings they are all dropped, and from then on fewer are
+ * kept (shortage.c).
  *
  * What a chunk's memory must wait for (its order) goes with it. An ALIAS keeps the order in which
  * it was left: its mapping may be dropped once that is complete, whatever the chunk does elsewhere.
@@ -22,11 +21,7 @@
 #include "base/bits.h"
 #include "internal.h"
 
-enum {
-  PLACE_LISTS = 16, /* of places that are gone through at a time */
-  PLACE_FEW_ALIASES = 1 << 14,
-  PLACE_ALIAS_SHARE = 256 << 10, /* bytes that are held for each alias, if there are more */
-};
+enum { PLACE_LISTS = 16 }; /* of places that are gone through at a time */
 
 /* ---- The list of a chunk's places, lowest first ---- */
 
@@ -140,13 +135,8 @@ void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index lef
   tarni_zombie_add_locked(heap, left);
 }
 
-static bool has_enough_locked(const tarn_heap *heap) {
-  const uint64_t most = tarni_max(heap->reserved_bytes / PLACE_ALIAS_SHARE, PLACE_FEW_ALIASES);
-  return heap->n_aliases >= tarni_min(most, heap->max_aliases);
-}
-
 bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
-  if (has_enough_locked(heap)) {
+  if (heap->n_aliases >= heap->max_aliases) {
     tarni_place_bury_locked(heap, index, left);
     tarni_places_drop_locked(heap, index);
     return false;

@@ -43,11 +43,12 @@ enum {
   TARNI_SLAB_MIN_BLOCKS = 8, /* blocks up to 64 KiB share a slab, larger ones do not */
   TARNI_SHARED_BLOCK_MAX = 64 << 10,
   TARNI_SLAB_MIN_BYTES = 64 << 10,
-  TARNI_ORDER_MAX = 4,  /* lanes that one extent may wait for; more are not merged */
-  TARNI_FENCES = 4,     /* events that a lane has under way at most */
-  TARNI_UNRETURNED = 2, /* who waits for the device holds lock DRIVER, or lock CAPTURE */
-  TARNI_MAX_ALIASES = 3 << 16,
-  TARNI_LANE_COMMON = 0, /* the lane of what is known to be complete: usable by all */
+  TARNI_ORDER_MAX = 4,         /* lanes that one extent may wait for; more are not merged */
+  TARNI_FENCES = 4,            /* events that a lane has under way at most */
+  TARNI_UNRETURNED = 2,        /* who waits for the device holds lock DRIVER, or lock CAPTURE */
+  TARNI_MIN_ALIASES = 1 << 14, /* that a heap may have, */
+  TARNI_MAX_ALIASES = 3 << 16, /* and as many as this where the host has memory for the mappings */
+  TARNI_LANE_COMMON = 0,       /* the lane of what is known to be complete: usable by all */
 };
 
 typedef uint32_t tarni_index; /* of an extent, a lane, a chunk; 0 is none (lane 0 is common) */

@@ -279,6 +279,8 @@ typedef struct tarni_host_config {
 tarn_status tarni_port_host_open(const char *device, const tarni_host_config *config,
                                  tarni_port **port);
 tarni_port *tarni_port_host_device(tarni_port *port);
+/* How many mappings of a device the host should spend memory on. */
+uint64_t tarni_port_host_mappings(const tarni_port *device);
 /* Whether the device pins memory of the host, tried on a page: without that there are no chunks,
  * only plain memory. */
 bool tarni_port_host_can_register(tarni_port *port);

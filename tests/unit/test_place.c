@@ -2,6 +2,8 @@
  *
  * Places: chunks stay mapped where they have been, rest at their lowest place, and give addresses
  * back when those are short. A program that repeats itself makes no driver call in the end. */
+#include <unistd.h>
+
 #include "base/rng.h"
 #include "internal.h"
 #include "support/rig.h"
@@ -152,6 +154,20 @@ static void mappings_come_back(void) {
   rig_close(&r);
 }
 
+/* A real device's mappings take memory of the host, and may not take much of it. */
+static void as_the_host_has_memory(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_EQ(r.heap->max_aliases, TARNI_MAX_ALIASES);
+  tarni_port real = {.device = r.heap->port->device};
+  real.device.is_simulated = false;
+  const uint64_t n = tarni_port_host_mappings(&real);
+  const uint64_t pages = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
+  CHECK(n != 0);
+  CHECK(n * (16 << 10) < pages / 16);
+  rig_close(&r);
+}
+
 /* Where there are as many aliases as there may be, chunks that move lose theirs. */
 static void no_more_than_there_may_be(void) {
   rig r;
@@ -195,6 +211,7 @@ static const test_case cases[] = {
     {"mappings come back", mappings_come_back},
     {"a program that repeats itself makes no driver call in the end", repeats_without_calls},
     {"chunks rest at their lowest place", rest_at_the_lowest},
+    {"as the host has memory", as_the_host_has_memory},
     {"no more aliases than there may be", no_more_than_there_may_be},
     {"addresses come back when they are short", addresses_come_back},
 };

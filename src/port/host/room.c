@@ -14,6 +14,8 @@
 enum {
   ROOM_LEFT = 32 << 20, /* at least so much stays free, or this part of what is asked for */
   ROOM_LEFT_SHARE = 64,
+  ROOM_MAPPING = 23 << 10,  /* bytes that the driver keeps for a mapping, */
+  ROOM_MAPPINGS_SHARE = 32, /* and the part of all there is that these may come to */
 };
 
 /* The number behind `key` in a file, behind its very beginning where key is "". UINT64_MAX: there
@@ -126,6 +128,12 @@ uint64_t tarni_host_room_total(void) {
   const long n_pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
   const uint64_t total = n_pages > 0 && page > 0 ? (uint64_t)n_pages * (uint64_t)page : 1u << 30;
   return tarni_min(total, groups_least(group_limit));
+}
+
+/* As measured (docs/results/h200-chunk.md). The simulated GPU's take hardly any. */
+uint64_t tarni_port_host_mappings(const tarni_port *device) {
+  return device->device.is_simulated ? UINT64_MAX
+                                     : tarni_host_room_total() / ROOM_MAPPINGS_SHARE / ROOM_MAPPING;
 }
 
 uint64_t tarni_host_room_free(void) {
