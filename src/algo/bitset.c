@@ -87,58 +87,63 @@ uint64_t tarni_bitset_from(const tarni_bitset *set, uint64_t start) {
   return found * 64 + tarni_low_bit(set->words[found]);
 }
 
-/* The lowest number from a member on that is none. */
-static uint64_t end_of_run(const tarni_bitset *set, uint64_t start) {
-  uint64_t word = start / 64;
-  uint64_t others = bits_from(~set->words[word], start % 64);
-  while (others == 0) {
-    others = ~set->words[++word];
+/* Where in a word so many bits in a row begin, at most 64. */
+static uint64_t begins_of(uint64_t bits, uint64_t length) {
+  for (uint64_t n = 1; n < length && bits != 0;) {
+    const uint64_t more = tarni_min(n, length - n);
+    bits &= bits >> more;
+    n += more;
   }
-  return word * 64 + tarni_low_bit(others);
+  return bits;
+}
+
+/* Goes on with the next word behind a run of *n numbers. Whether it has a long enough one: then *at
+ * is where that begins, from the word's beginning, and below 0 by what lies in the words before. */
+static bool run_goes_on(uint64_t bits, uint64_t length, uint64_t *n, int64_t *at) {
+  const uint64_t n_first = ~bits != 0 ? tarni_low_bit(~bits) : 64;
+  if (*n + n_first >= length) {
+    *at = -(int64_t)*n;
+    return true;
+  }
+  const uint64_t begins = length <= 64 ? begins_of(bits, length) : 0;
+  if (begins != 0) {
+    *at = (int64_t)tarni_low_bit(begins);
+    return true;
+  }
+  *n = n_first == 64 ? *n + 64 : 63 - tarni_log2(~bits);
+  return false;
 }
 
 uint64_t tarni_bitset_gap(const tarni_bitset *set, uint64_t start, uint64_t length) {
-  for (;;) {
-    const uint64_t member = tarni_bitset_from(set, start);
-    if (member - start >= length) { /* none: it is far away */
-      return start;
+  uint64_t n = 0;
+  int64_t at;
+  for (uint64_t word = start / 64; word < set->n_words; word++) {
+    const uint64_t bits = bits_from(~set->words[word], word == start / 64 ? start % 64 : 0);
+    if (bits == 0) {
+      n = 0;
+    } else if (run_goes_on(bits, length, &n, &at)) {
+      return word * 64 + (uint64_t)at;
     }
-    start = end_of_run(set, member);
   }
-}
-
-/* Goes through a word behind a run of *n members that ends where the word begins. Returns the bit
- * behind a run that is long enough, and *n is its length; else 64, and *n is that of the run that
- * ends with the word. */
-static uint64_t end_of_length(uint64_t bits, uint64_t length, uint64_t *n) {
-  for (uint64_t at = 0; at < 64;) {
-    const uint64_t others = bits_from(~bits, at);
-    const uint64_t end = others != 0 ? tarni_low_bit(others) : 64;
-    *n += end - at;
-    if (*n >= length || end == 64) {
-      return end;
-    }
-    const uint64_t more = bits_from(bits, end);
-    at = more != 0 ? tarni_low_bit(more) : 64;
-    *n = 0;
-  }
-  return 64;
+  return set->n_words * 64 - n;
 }
 
 uint64_t tarni_bitset_run(const tarni_bitset *in, const tarni_bitset *out, uint64_t start,
                           uint64_t length) {
   uint64_t n = 0;
+  int64_t at;
   for (uint64_t word = start / 64; word < in->n_words; word++) {
     if (in->groups[word / 64] == 0) {
       word |= 63; /* the last of a group without any */
       n = 0;
       continue;
     }
-    const uint64_t bits = in->words[word] & ~out->words[word];
-    const uint64_t end =
-        end_of_length(bits_from(bits, word == start / 64 ? start % 64 : 0), length, &n);
-    if (n >= length) {
-      return word * 64 + end - n;
+    const uint64_t bits =
+        bits_from(in->words[word] & ~out->words[word], word == start / 64 ? start % 64 : 0);
+    if (bits == 0) {
+      n = 0;
+    } else if (run_goes_on(bits, length, &n, &at)) {
+      return word * 64 + (uint64_t)at;
     }
   }
   return TARNI_BITSET_NONE;

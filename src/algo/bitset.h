@@ -29,11 +29,11 @@ bool tarni_bitset_has(const tarni_bitset *set, uint64_t i);
 uint64_t tarni_bitset_below(const tarni_bitset *set, uint64_t limit);
 /* The lowest member at the start, which is at most n, or above it; likewise. */
 uint64_t tarni_bitset_from(const tarni_bitset *set, uint64_t start);
-/* The first of so many numbers in a row that are no members, the lowest from the start on. Numbers
- * from n on are no members, so there is always one. */
+/* The first of so many numbers in a row, at least one, that are no members, the lowest from the
+ * start on, which is at most n. Numbers from n on are no members, so there is always one. */
 uint64_t tarni_bitset_gap(const tarni_bitset *set, uint64_t start, uint64_t length);
-/* The first of so many numbers in a row that are members of one set and not of another, which is as
- * large, the lowest from the start on, which is at most n; TARNI_BITSET_NONE: there is none. */
+/* The same for members of one set that are not of another, which is as large; TARNI_BITSET_NONE:
+ * there is none. */
 uint64_t tarni_bitset_run(const tarni_bitset *in, const tarni_bitset *out, uint64_t start,
                           uint64_t length);
 
