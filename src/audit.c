@@ -322,7 +322,6 @@ static tarn_status check_blocks(audit *sum) {
 
 /* ---- Chunks and lanes ---- */
 
-/* A chunk's places: in order, each with all its units, all but its home with an alias. */
 /* A unit that a chunk has a place at: whether it is barred. */
 static tarn_status check_unit(audit *sum, tarni_index index, uint64_t unit, bool is_alias) {
   const tarn_heap *heap = sum->heap;
@@ -335,6 +334,7 @@ static tarn_status check_unit(audit *sum, tarni_index index, uint64_t unit, bool
   return compare("the chunk of a unit", index, heap->units[unit]);
 }
 
+/* A chunk's places: in order, each with all its units, all but its home with an alias. */
 static tarn_status check_places(audit *sum, tarni_index index, uint32_t *n_zombies) {
   const tarn_heap *heap = sum->heap;
   const tarni_phys *chunk = &heap->chunks[index];
@@ -479,6 +479,9 @@ static tarn_status check_all(audit *sum) {
   TARN_TRY(compare("bytes in slabs", heap->used_bytes, sum->used));
   if (heap->unfinished == NULL) {
     TARN_TRY(compare("aliases", heap->n_aliases, sum->n_aliases));
+  }
+  if (tarni_is_asleep(heap)) {
+    TARN_TRY(compare("aliases of a heap that is asleep", heap->n_aliases, 0));
   }
   TARN_TRY(compare("live bytes", stats.live_bytes, sum->live));
   TARN_TRY(compare("live blocks", stats.live_blocks, sum->live_blocks));

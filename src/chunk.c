@@ -406,8 +406,9 @@ static tarn_status zombies_fence(tarn_heap *heap) {
 bool tarni_chunk_unalias_grow(tarn_heap *heap) {
   tarni_lock_acquire(&heap->lock);
   const bool has_any = tarni_aliases_drop_locked(heap);
+  const bool has_zombies = heap->zombies != 0;
   tarni_lock_release(&heap->lock);
-  if (has_any) {
+  if (has_zombies) {
     (void)zombies_fence(heap);
     (void)tarni_fences_poll_grow(heap);
     (void)tarni_chunk_reap_grow(heap);

@@ -337,6 +337,13 @@ static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {
 
 /* ---- Doing it ---- */
 
+/* The memory is there already: what is short is the host's, or the device's for its page tables,
+ * and the driver calls it the device's in either case. */
+static tarn_status note_mapping(tarn_heap *heap, tarn_status status) {
+  heap->is_map_refused = status == TARN_HOST_MEMORY || status == TARN_DEVICE_MEMORY;
+  return status;
+}
+
 static tarn_status plan_perform(tarn_heap *heap, grow_plan *plan) {
   TARN_TRY(tarni_order_wait_grow(heap, &plan->waits, plan->search.lane));
   for (uint32_t i = 0; i < plan->n_chunks; i++) {
@@ -351,14 +358,16 @@ static tarn_status plan_perform(tarn_heap *heap, grow_plan *plan) {
     if (planned->is_alias) {
       continue;
     }
-    TARN_TRY(tarni_port_map(heap->port, heap->base + planned->offset, planned->n_units * heap->unit,
-                            heap->chunks[planned->chunk].handle));
+    const tarn_ptr address = heap->base + planned->offset;
+    TARN_TRY(note_mapping(heap, tarni_port_map(heap->port, address, planned->n_units * heap->unit,
+                                               heap->chunks[planned->chunk].handle)));
     planned->is_mapped = true;
   }
   for (uint32_t i = 0; i < plan->n_pieces; i++) {
     const tarni_extent *piece = tarni_extent_at(heap, plan->pieces[i].extent);
     if (plan->pieces[i].kind == TARNI_EXTENT_VOID) {
-      TARN_TRY(tarni_port_access(heap->port, heap->base + piece->offset, piece->size));
+      TARN_TRY(note_mapping(
+          heap, tarni_port_access(heap->port, heap->base + piece->offset, piece->size)));
     }
   }
   return TARN_OK;
@@ -394,7 +403,9 @@ static void plan_abandon(tarn_heap *heap, grow_plan *plan, tarn_status status) {
   (void)tarn_last_error(&error);
   const bool is_undone = plan_undo(heap, plan) == TARN_OK;
   tarni_lock_acquire(&heap->lock);
-  heap->refused_bytes = status == TARN_DEVICE_MEMORY ? heap->reserved_bytes : heap->refused_bytes;
+  if (status == TARN_DEVICE_MEMORY && !heap->is_map_refused) {
+    heap->refused_bytes = heap->reserved_bytes;
+  }
   if (is_undone) {
     plan_restore_locked(heap, plan);
   } else {
@@ -586,6 +597,7 @@ bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *ex
 tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
                        tarni_index *extent) {
   *extent = 0;
+  heap->is_map_refused = false;
   grow_plan *plan;
   TARN_TRY(plan_make(heap, need->lane, need->size, &plan));
   plan->may_move = !heap->is_fixed;
@@ -611,6 +623,7 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
 
 tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent) {
   *extent = 0;
+  heap->is_map_refused = false;
   grow_plan *plan;
   TARN_TRY(plan_make(heap, TARNI_LANE_COMMON, size, &plan));
   tarni_lock_acquire(&heap->lock);

@@ -152,7 +152,19 @@ static bool has_zombies(tarn_heap *heap) {
   return has;
 }
 
-/* The host has no memory for one more mapping: aliases go, and not so many are kept from now on. A
+/* Whether a growth failed for want of what aliases take: mappings, and records. */
+static bool is_unmapped(const tarn_heap *heap, tarn_status status) {
+  return status == TARN_HOST_MEMORY || (status != TARN_OK && heap->is_map_refused);
+}
+
+/* Waits for a mapping that is to be dropped. False: there is none that can be waited for. */
+static bool await_zombie(tarn_heap *heap) {
+  const bool is = has_zombies(heap) && tarni_fences_wait_grow(heap);
+  tarni_shortage_reap_grow(heap);
+  return is;
+}
+
+/* There is no memory for one more mapping: aliases go, and not so many are kept from now on. A
  * process has 65530 mappings of the simulated GPU's, where Linux is as it comes. What still uses
  * them is waited for. */
 static tarn_status grow_unmapped(shortage *at, bool may_steal) {
@@ -160,30 +172,30 @@ static tarn_status grow_unmapped(shortage *at, bool may_steal) {
   tarn_error error = {.size = sizeof(error)}; /* of growing, whatever fails after it */
   (void)tarn_last_error(&error);
   tarni_lock_acquire(&heap->lock);
-  const uint64_t fewer = heap->n_aliases - heap->n_aliases / 4;
+  const uint64_t fewer = tarni_max(heap->n_aliases - heap->n_aliases / 4, heap->max_aliases / 2);
   tarni_lock_release(&heap->lock);
-  bool may_help = tarni_chunk_unalias_grow(heap);
-  if (may_help) {
+  const bool has_dropped = tarni_chunk_unalias_grow(heap);
+  if (has_dropped && heap->is_map_refused) {
     tarni_lock_acquire(&heap->lock);
     heap->max_aliases = (uint32_t)tarni_max(fewer, SHORTAGE_LEAST_ALIASES);
     tarni_lock_release(&heap->lock);
   }
-  while (error.status == TARN_HOST_MEMORY && may_help) {
+  bool may_help = has_dropped || await_zombie(heap);
+  while (may_help) {
     error.status = tarni_grow(heap, at->need, may_steal, &at->extent);
-    if (error.status != TARN_OK) {
-      (void)tarn_last_error(&error);
+    if (error.status == TARN_OK) {
+      return TARN_OK;
     }
-    may_help =
-        error.status == TARN_HOST_MEMORY && has_zombies(heap) && tarni_fences_wait_grow(heap);
-    tarni_shortage_reap_grow(heap);
+    (void)tarn_last_error(&error);
+    may_help = is_unmapped(heap, error.status) && await_zombie(heap);
   }
-  return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
+  return tarni_fail_again(&error);
 }
 
 /* Where addresses or mappings are short, those come back that chunks have but do not use. */
 static tarn_status try_grow(shortage *at, bool may_steal) {
   tarn_status status = tarni_grow(at->heap, at->need, may_steal, &at->extent);
-  if (status == TARN_HOST_MEMORY) {
+  if (is_unmapped(at->heap, status)) {
     status = grow_unmapped(at, may_steal);
   }
   if (status == TARN_ADDRESS_SPACE && tarni_chunk_unalias_grow(at->heap)) {

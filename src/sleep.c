@@ -511,6 +511,7 @@ static tarn_status sleep_prepare_grow(tarn_heap *heap, tarn_sleep_content conten
   tarni_debug_release_locked(heap);
   tarni_lock_release(&heap->lock);
   collect_complete(heap);
+  TARN_TRY(tarni_grow_reap_grow(heap)); /* which brings aliases back */
   (void)tarni_chunk_unalias_grow(heap); /* each chunk is mapped at one place then */
   TARN_TRY(tarni_chunk_trim_grow(heap, 0));
   TARN_TRY(nap_prepare(heap, nap, content));

@@ -84,27 +84,61 @@ static void rest_at_the_lowest(void) {
 
 /* ---- A host that has no memory for more than so many mappings ---- */
 
-enum { N_MAPPINGS = 200 };
-
 static tarni_port_table narrow;
 static const tarni_port_table *wide;
-static uint32_t n_mappings, n_refused;
+static uint32_t n_mappings, max_mappings, n_refused;
+static tarn_status refusal; /* what the driver calls it */
+static bool is_momentary;   /* once */
+static uint32_t n_stuck;    /* so many accesses and unmaps fail */
 
 static tarn_status narrow_map(tarni_port *port, tarn_ptr address, uint64_t size,
                               tarni_chunk chunk) {
-  if (n_mappings >= N_MAPPINGS) {
+  if (n_mappings >= max_mappings) {
     n_refused++;
-    return tarni_fail(TARN_HOST_MEMORY, "cuMemMap", NULL, "Map less.", "%u are mapped", n_mappings);
+    max_mappings = is_momentary ? UINT32_MAX : max_mappings;
+    return tarni_fail(refusal, "cuMemMap", NULL, "Map less.", "%u are mapped", n_mappings);
   }
   const tarn_status status = wide->map(port, address, size, chunk);
   n_mappings += status == TARN_OK;
   return status;
 }
 
+static bool is_stuck(void) {
+  n_stuck -= n_stuck != 0;
+  return n_stuck != 0;
+}
+
+static tarn_status narrow_access(tarni_port *port, tarn_ptr address, uint64_t size) {
+  return is_stuck() ? tarni_fail(TARN_DRIVER, "cuMemSetAccess", NULL, "Wait.", "it is stuck")
+                    : wide->access(port, address, size);
+}
+
 static tarn_status narrow_unmap(tarni_port *port, tarn_ptr address, uint64_t size) {
+  if (is_stuck()) {
+    return tarni_fail(TARN_DRIVER, "cuMemUnmap", NULL, "Wait.", "it is stuck");
+  }
   const tarn_status status = wide->unmap(port, address, size);
   n_mappings -= status == TARN_OK;
   return status;
+}
+
+static void narrow_begin(rig *r, uint32_t most, tarn_status status) {
+  wide = r->heap->port->table;
+  narrow = *wide;
+  narrow.map = narrow_map;
+  narrow.access = narrow_access;
+  narrow.unmap = narrow_unmap;
+  n_mappings = n_refused = n_stuck = 0;
+  max_mappings = most;
+  is_momentary = false;
+  refusal = status;
+  r->heap->port->table = &narrow;
+}
+
+static void narrow_end(rig *r) {
+  CHECK_OK(tarn_heap_trim(r->heap, 0));
+  CHECK_EQ(n_mappings, 0);
+  r->heap->port->table = wide;
 }
 
 /* Blocks of random sizes come and go; a kernel uses each of them. */
@@ -132,25 +166,103 @@ static void run_narrow(rig *r, uint64_t seed, uint64_t live) {
 }
 
 /* Mappings that nothing uses come back, and not so many are kept after that; also where work that
- * used them is not done. */
+ * used them is not done, and whatever the driver says is short. */
 static void mappings_come_back(void) {
+  static const tarn_status statuses[] = {TARN_HOST_MEMORY, TARN_DEVICE_MEMORY};
+  for (int i = 0; i < 2; i++) {
+    rig r;
+    REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 1));
+    narrow_begin(&r, 200, statuses[i]);
+    for (uint64_t seed = 0; seed < 20; seed++) {
+      run_narrow(&r, seed, (uint64_t)160 * MIB);
+      CHECK_OK(tarn_heap_check(r.heap));
+    }
+    CHECK(n_refused != 0);
+    CHECK(r.heap->max_aliases < TARNI_MAX_ALIASES);
+    CHECK_EQ(r.heap->refused_bytes, 0); /* it was not the device's memory */
+    narrow_end(&r);
+    rig_close(&r);
+  }
+}
+
+/* Mappings that were dropped before, and wait for their stream, are waited for, and a refusal or
+ * two do not cost all aliases to come. */
+static void dropped_ones_are_waited_for(void) {
+  enum { MAX_FILLS = 400, LARGE = 100 * MIB };
+  static tarn_ptr fills[MAX_FILLS], blocks[2];
+  int n_fills = 0;
   rig r;
   REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 1));
-  wide = r.heap->port->table;
-  narrow = *wide;
-  narrow.map = narrow_map;
-  narrow.unmap = narrow_unmap;
-  n_mappings = n_refused = 0;
-  r.heap->port->table = &narrow;
-  for (uint64_t seed = 0; seed < 20; seed++) {
-    run_narrow(&r, seed, (uint64_t)160 * MIB);
-    CHECK_OK(tarn_heap_check(r.heap));
+  narrow_begin(&r, UINT32_MAX, TARN_HOST_MEMORY);
+  run_narrow(&r, 3, (uint64_t)160 * MIB);
+  run_narrow(&r, 4, (uint64_t)160 * MIB);
+  while (r.heap->idle_bytes != 0 && n_fills < MAX_FILLS) { /* so that none can come from there */
+    CHECK_OK(tarn_alloc(r.heap, 2 * MIB, r.streams[0], &fills[n_fills++]));
   }
-  CHECK(n_refused != 0);
-  CHECK(r.heap->max_aliases < TARNI_MAX_ALIASES);
-  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK(r.heap->n_aliases > 40);
+  is_momentary = true;
+  max_mappings = 0;
+  CHECK_OK(tarn_alloc(r.heap, LARGE, r.streams[0], &blocks[0]));
+  CHECK_EQ(n_refused, 1);
+  CHECK_EQ(r.heap->n_aliases, 0);
+  CHECK(r.heap->zombies != 0);
+  is_momentary = false;
+  max_mappings = n_mappings;
+  CHECK_OK(tarn_alloc(r.heap, LARGE, r.streams[0], &blocks[1]));
+  CHECK(n_refused >= 2);
+  CHECK(r.heap->max_aliases >= TARNI_MAX_ALIASES / 2);
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+  }
+  while (n_fills != 0) {
+    CHECK_OK(tarn_free(r.heap, fills[--n_fills], r.streams[0]));
+  }
+  CHECK_OK(tarn_heap_check(r.heap));
+  narrow_end(&r);
+  rig_close(&r);
+}
+
+/* Until a growth has failed that has aliases in its window and could not be undone. */
+static bool run_until_stuck(rig *r, tarn_ptr *block) {
+  for (uint64_t seed = 0; seed < 200; seed++) {
+    run_narrow(r, seed, (uint64_t)160 * MIB);
+    n_stuck = 3;
+    (void)tarn_alloc(r->heap, (20 + seed % 80) * MIB, r->streams[0], block);
+    n_stuck = 0;
+    uint32_t n_busy = 0;
+    for (tarni_index i = r->heap->zones[1].head; i != 0; i = r->heap->extents[i].next) {
+      const tarni_extent *extent = &r->heap->extents[i];
+      n_busy += extent->kind == TARNI_EXTENT_BUSY &&
+                r->heap->places[extent->offset >> r->heap->unit_log2].alias == i;
+    }
+    if (n_busy != 0) {
+      return true;
+    }
+    CHECK_OK(tarn_free(r->heap, *block, r->streams[0]));
+    *block = 0;
+  }
+  return false;
+}
+
+/* It has aliases again once it is undone: they go before the heap sleeps, or it does not. */
+static void asleep_without_aliases(void) {
+  rig r;
+  tarn_ptr block = 0;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  CHECK_OK(tarn_heap_set_limit(r.heap, (uint64_t)200 * MIB));
+  narrow_begin(&r, UINT32_MAX, TARN_HOST_MEMORY);
+  REQUIRE(run_until_stuck(&r, &block));
+  n_stuck = 2; /* the next one */
+  CHECK_EQ(tarn_heap_sleep(r.heap, TARN_SLEEP_DROP), TARN_DRIVER);
+  CHECK_OK(tarn_heap_check(r.heap));
+  CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_DROP));
+  CHECK_EQ(r.heap->n_aliases, 0);
   CHECK_EQ(n_mappings, 0);
-  r.heap->port->table = wide;
+  CHECK_OK(tarn_heap_check(r.heap));
+  CHECK_OK(tarn_heap_wake(r.heap));
+  CHECK_OK(tarn_heap_check(r.heap));
+  CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  narrow_end(&r);
   rig_close(&r);
 }
 
@@ -209,6 +321,8 @@ static void addresses_come_back(void) {
 
 static const test_case cases[] = {
     {"mappings come back", mappings_come_back},
+    {"those that were dropped are waited for", dropped_ones_are_waited_for},
+    {"a heap sleeps without aliases", asleep_without_aliases},
     {"a program that repeats itself makes no driver call in the end", repeats_without_calls},
     {"chunks rest at their lowest place", rest_at_the_lowest},
     {"as the host has memory", as_the_host_has_memory},
