@@ -28,8 +28,10 @@ typedef enum tarn_stealing {
 typedef bool (*tarn_on_shortage)(tarn_heap *heap, uint64_t bytes, void *user);
 
 /* Where a heap's memory comes from. `vmm` with rounding `classes` is the heap that the rest of this
- * header speaks of: chunks, cut into blocks. With any other choice each block is an allocation of
- * the driver's own, kept for the next request of its size when it is freed. */
+ * header speaks of: chunks, cut into blocks. They stay mapped where they have been, for which the
+ * driver takes memory of the host, 23 KiB a mapping; the heap sees to it that this is at most a
+ * 32nd of what there is. With any other choice each block is an allocation of the driver's own,
+ * kept for the next request of its size when it is freed. */
 typedef enum tarn_backing {
   TARN_BACKING_DEFAULT = 0, /* what TARN_BACKING says, else the preset, else vmm */
   TARN_BACKING_VMM = 1,     /* physical memory, mapped where it is needed */
