@@ -360,6 +360,7 @@ static tarn_status zombie_bury(tarn_heap *heap, tarni_index index) {
     extent->chunk = 0;
     extent->kind = TARNI_EXTENT_BUSY;
     tarni_extent_give_locked(heap, index, TARNI_EXTENT_VOID, NULL);
+    heap->n_unmapped++;
   }
   tarni_lock_release(&heap->lock);
   return status;
@@ -373,19 +374,16 @@ tarn_status tarni_chunk_reap_grow(tarn_heap *heap) {
   tarni_lock_acquire(&heap->lock);
   tarni_index index = zombies_take_locked(heap);
   tarni_lock_release(&heap->lock);
-  tarn_status status = TARN_OK;
+  tarn_error error = {.size = sizeof(error)}; /* the first: the others go all the same */
   while (index != 0) {
     const tarni_index next = tarni_extent_at(heap, index)->link;
-    if (status == TARN_OK) {
-      status = zombie_bury(heap, index);
-    } else { /* the rest, another time */
-      tarni_lock_acquire(&heap->lock);
-      zombie_put_locked(heap, index);
-      tarni_lock_release(&heap->lock);
+    const tarn_status status = zombie_bury(heap, index);
+    if (status != TARN_OK && error.status == TARN_OK) {
+      (void)tarn_last_error(&error);
     }
     index = next;
   }
-  return status;
+  return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
 }
 
 /* Sees to it that every zombie's end can be seen: fences that failed are recorded anew. */
@@ -403,17 +401,30 @@ static tarn_status zombies_fence(tarn_heap *heap) {
   return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
 }
 
-bool tarni_chunk_unalias_grow(tarn_heap *heap) {
+static bool has_zombies(tarn_heap *heap) {
   tarni_lock_acquire(&heap->lock);
-  const bool has_any = tarni_aliases_drop_locked(heap);
-  const bool has_zombies = heap->zombies != 0;
+  const bool has = heap->zombies != 0;
   tarni_lock_release(&heap->lock);
-  if (has_zombies) {
+  return has;
+}
+
+/* The error stays what it was. */
+bool tarni_chunk_unalias_grow(tarn_heap *heap) {
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  const uint64_t n_unmapped = heap->n_unmapped;
+  tarni_lock_acquire(&heap->lock);
+  const bool has_dropped = tarni_aliases_drop_locked(heap);
+  tarni_lock_release(&heap->lock);
+  if (has_zombies(heap)) {
     (void)zombies_fence(heap);
     (void)tarni_fences_poll_grow(heap);
     (void)tarni_chunk_reap_grow(heap);
   }
-  return has_any;
+  if (error.status != TARN_OK) {
+    (void)tarni_fail_again(&error);
+  }
+  return has_dropped || heap->n_unmapped != n_unmapped;
 }
 
 /* ---- Trimming ---- */
@@ -459,7 +470,7 @@ tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep) {
     if (reaped != TARN_OK && error.status == TARN_OK) {
       (void)tarn_last_error(&error);
     }
-    if (reaped != TARN_OK || heap->zombies == 0 || !tarni_fences_wait_grow(heap)) {
+    if (reaped != TARN_OK || !has_zombies(heap) || !tarni_fences_wait_grow(heap)) {
       return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
     }
   }

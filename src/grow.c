@@ -337,10 +337,11 @@ static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {
 
 /* ---- Doing it ---- */
 
-/* The memory is there already: what is short is the host's, or the device's for its page tables,
- * and the driver calls it the device's in either case. */
+/* The memory is there already, but for fixed heaps: what is short is the host's, or the device's
+ * for its page tables, and the driver calls it the device's in either case. */
 static tarn_status note_mapping(tarn_heap *heap, tarn_status status) {
-  heap->is_map_refused = status == TARN_HOST_MEMORY || status == TARN_DEVICE_MEMORY;
+  heap->is_map_refused =
+      !heap->is_fixed && (status == TARN_HOST_MEMORY || status == TARN_DEVICE_MEMORY);
   return status;
 }
 

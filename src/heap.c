@@ -478,8 +478,8 @@ tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
     const uint64_t piece = tarni_min(missing, reserve_piece(heap));
     tarni_index extent;
     status = tarni_grow_new(heap, piece, &extent);
-    if ((status == TARN_ADDRESS_SPACE || (status != TARN_OK && heap->is_map_refused)) &&
-        tarni_chunk_unalias_grow(heap)) {
+    if (status == TARN_ADDRESS_SPACE || (status != TARN_OK && heap->is_map_refused)) {
+      (void)tarni_chunk_unalias_grow(heap);
       (void)tarni_chunk_trim_grow(heap, heap->reserved_bytes); /* waits for what is unaliased */
       status = tarni_grow_new(heap, piece, &extent);
     }

@@ -11,8 +11,8 @@
  *
  * There are at most max_aliases of them: mappings take memory of the host. Beyond, a chunk that
  * moves loses its other places: a program that does not repeat itself does not find them again.
- * Where the host has no memory for more mappings they are all dropped, and from then on fewer are
- * kept (shortage.c).
+ * Where there is no memory for more mappings they are all dropped, and in the end fewer are kept
+ * (shortage.c).
  *
  * What a chunk's memory must wait for (its order) goes with it. An ALIAS keeps the order in which
  * it was left: its mapping may be dropped once that is complete, whatever the chunk does elsewhere.
@@ -206,5 +206,5 @@ bool tarni_aliases_drop_locked(tarn_heap *heap) {
       tarni_places_drop_locked(heap, index);
     }
   }
-  return n != 0;
+  return heap->n_aliases != n; /* those of a growth that could not be undone yet stay */
 }

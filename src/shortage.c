@@ -145,11 +145,15 @@ static tarn_status try_steal(shortage *at) {
   return keep_cause(at, tarni_chunk_steal_grow(at->heap, at->need, &at->extent));
 }
 
-static bool has_zombies(tarn_heap *heap) {
+/* Whether a mapping is to be dropped once its order is complete, which can be waited for. */
+static bool has_awaited_zombie(tarn_heap *heap) {
   tarni_lock_acquire(&heap->lock);
-  const bool has = heap->zombies != 0;
+  tarni_index index = heap->zombies;
+  while (index != 0 && tarni_order_is_out_locked(heap, &heap->extents[index].order)) {
+    index = heap->extents[index].link;
+  }
   tarni_lock_release(&heap->lock);
-  return has;
+  return index != 0;
 }
 
 /* Whether a growth failed for want of what aliases take: mappings, and records. */
@@ -157,30 +161,31 @@ static bool is_unmapped(const tarn_heap *heap, tarn_status status) {
   return status == TARN_HOST_MEMORY || (status != TARN_OK && heap->is_map_refused);
 }
 
-/* Waits for a mapping that is to be dropped. False: there is none that can be waited for. */
+/* Waits for what uses mappings that are to be dropped. Whether any may have gone. */
 static bool await_zombie(tarn_heap *heap) {
-  const bool is = has_zombies(heap) && tarni_fences_wait_grow(heap);
+  const uint64_t n_unmapped = heap->n_unmapped;
+  const bool has_waited = has_awaited_zombie(heap) && tarni_fences_wait_grow(heap);
   tarni_shortage_reap_grow(heap);
-  return is;
+  return has_waited || heap->n_unmapped != n_unmapped;
 }
 
-/* There is no memory for one more mapping: aliases go, and not so many are kept from now on. A
- * process has 65530 mappings of the simulated GPU's, where Linux is as it comes. What still uses
- * them is waited for. */
+/* There is no memory for one more mapping: aliases go, and the oftener that happens, the fewer are
+ * kept. A process has 65530 mappings of the simulated GPU's, where Linux is as it comes. What still
+ * uses them is waited for. */
 static tarn_status grow_unmapped(shortage *at, bool may_steal) {
   tarn_heap *heap = at->heap;
   tarn_error error = {.size = sizeof(error)}; /* of growing, whatever fails after it */
   (void)tarn_last_error(&error);
   tarni_lock_acquire(&heap->lock);
-  const uint64_t fewer = tarni_max(heap->n_aliases - heap->n_aliases / 4, heap->max_aliases / 2);
+  const uint64_t n = heap->n_aliases, fewer = tarni_max(n - n / 4, heap->max_aliases / 2);
   tarni_lock_release(&heap->lock);
-  const bool has_dropped = tarni_chunk_unalias_grow(heap);
-  if (has_dropped && heap->is_map_refused) {
-    tarni_lock_acquire(&heap->lock);
+  bool may_help = tarni_chunk_unalias_grow(heap);
+  tarni_lock_acquire(&heap->lock);
+  if (heap->n_aliases < n && heap->is_map_refused) {
     heap->max_aliases = (uint32_t)tarni_max(fewer, SHORTAGE_LEAST_ALIASES);
-    tarni_lock_release(&heap->lock);
   }
-  bool may_help = has_dropped || await_zombie(heap);
+  tarni_lock_release(&heap->lock);
+  may_help = may_help || await_zombie(heap);
   while (may_help) {
     error.status = tarni_grow(heap, at->need, may_steal, &at->extent);
     if (error.status == TARN_OK) {

@@ -437,6 +437,7 @@ struct tarn_heap {
   tarni_lock grow;
   struct tarni_nap *nap; /* of a heap that has ever slept (sleep.c) */
   bool is_map_refused;   /* there was no memory for a mapping of the last growth */
+  uint64_t n_unmapped;   /* zombies that are gone */
   tarni_event spare;     /* the next fence, or one that was recorded in vain (order.c) */
   /* lock CAPTURE (arena.h): */
   tarni_lock capture;
