@@ -204,8 +204,8 @@ void tarni_chunks_rest_locked(tarn_heap *heap, uint64_t first_unit, uint64_t las
                               const tarni_order *order);
 /* Unmaps what chunks have left, where that is complete by now. */
 tarn_status tarni_chunk_reap_grow(tarn_heap *heap);
-/* Drops all mappings but the chunks' homes, as far as they are out of use. Whether any were dropped,
- * or went that had been. */
+/* Drops all mappings but the chunks' homes, as far as they are out of use. Whether any were
+ * dropped, or went that had been. */
 bool tarni_chunk_unalias_grow(tarn_heap *heap);
 /* Gives idle chunks back to the device until at most `keep` bytes are held. */
 tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep);
