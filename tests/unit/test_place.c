@@ -152,7 +152,7 @@ static void narrow_end(rig *r) {
   r->heap->port->table = wide;
 }
 
-/* Blocks of random sizes come and go; a kernel uses each of them. */
+/* Blocks of random sizes come and go; work on the stream uses each of them. */
 static void run_narrow(rig *r, uint64_t seed, uint64_t live) {
   tarni_rng rng = {seed};
   tarn_ptr blocks[N_BLOCKS] = {0};
@@ -166,7 +166,7 @@ static void run_narrow(rig *r, uint64_t seed, uint64_t live) {
       blocks[at] = 0;
     } else if (sum + bytes <= live) {
       CHECK_OK(tarn_alloc(r->heap, bytes, r->streams[0], &blocks[at]));
-      CHECK_OK(tarn_device_fill(r->device, blocks[at], 1, bytes, r->streams[0]));
+      CHECK_OK(tarn_device_fill(r->device, blocks[at], 1, 4096, r->streams[0]));
       sizes[at] = bytes;
       sum += bytes;
     }
