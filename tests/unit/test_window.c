@@ -100,7 +100,9 @@ static void as_a_walk_finds_it(void) {
     }
     look_from_all(r.heap, 0, n_far);
     look_from_all(r.heap, 1, n_far);
-    find_all(r.heap, &n_fewer);
+    if (step % 8 == 0) { /* which takes long */
+      find_all(r.heap, &n_fewer);
+    }
   }
   CHECK(n_far[0] > N_STEPS); /* it has jumped, */
   CHECK(n_fewer > N_STEPS);  /* and passed over */
