@@ -155,6 +155,12 @@ static bool is_unmerged(const tarn_heap *heap, tarni_index index) {
            tarni_order_unite(&order, &before->order)));
 }
 
+/* Two free extents meet, and a search would not know. */
+static bool is_unnoted(const tarn_heap *heap, tarni_index index) {
+  return tarni_extent_is_seam(heap, index) &&
+         !tarni_bitset_has(&heap->seams, tarni_unit_of(heap, heap->extents[index].offset));
+}
+
 /* Walks a zone: extents follow each other without a gap. */
 static tarn_status check_zone(audit *sum, const tarni_zone *zone) {
   uint64_t at = zone->first;
@@ -165,6 +171,7 @@ static tarn_status check_zone(audit *sum, const tarni_zone *zone) {
     TARN_TRY(compare("an extent's neighbour", previous, extent->previous));
     TARN_TRY(compare("empty extents", 0, extent->size == 0));
     TARN_TRY(compare("free neighbours apart", 0, is_unmerged(sum->heap, i)));
+    TARN_TRY(compare("a seam that is not noted", 0, is_unnoted(sum->heap, i)));
     TARN_TRY(check_extent(sum, i));
     previous = i;
     at += extent->size;

@@ -111,14 +111,6 @@ static tarni_index tree_first(tarn_heap *heap, uint32_t tree, const tarni_need *
   return tarni_extent_first_locked(heap, need->zone, tree, need->size, need->alignment, tries);
 }
 
-/* The one with the lower address; 0 is none. */
-static tarni_index lower_of(const tarn_heap *heap, tarni_index a, tarni_index b) {
-  if (a == 0 || b == 0) {
-    return a | b;
-  }
-  return heap->extents[a].offset < heap->extents[b].offset ? a : b;
-}
-
 /* The one found before, or a lower one of another tree, where the lane may use what is no younger
  * than a ticket. */
 static tarni_index find_lower(tarn_heap *heap, uint32_t tree, const tarni_need *need,
@@ -130,8 +122,8 @@ static tarni_index find_lower(tarn_heap *heap, uint32_t tree, const tarni_need *
 
 /* The lowest of all: a program that repeats itself is to find the same addresses again. */
 static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
-  tarni_index found = lower_of(heap, tree_first(heap, 1 + need->lane, need),
-                               tree_first(heap, 1 + TARNI_LANE_COMMON, need));
+  tarni_index found = tarni_extent_lower(heap, tree_first(heap, 1 + need->lane, need),
+                                         tree_first(heap, 1 + TARNI_LANE_COMMON, need));
   const uint64_t *oldest = heap->zones[need->zone].oldest;
   for (tarni_index other = 1; other < heap->n_lanes; other++) {
     const uint64_t ticket = tarni_order_met_locked(heap, other, need->lane);

@@ -260,6 +260,17 @@ tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint6
   return found;
 }
 
+tarni_index tarni_extent_lower(const tarn_heap *heap, tarni_index a, tarni_index b) {
+  if (a == 0 || b == 0) {
+    return a | b;
+  }
+  return heap->extents[a].offset < heap->extents[b].offset ? a : b;
+}
+
+tarni_index tarni_extent_void_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset) {
+  return tree_from(heap, heap->zones[zone].trees[TARNI_TREE_VOID], offset);
+}
+
 /* ---- Extents ---- */
 
 void tarni_extent_take_locked(tarn_heap *heap, tarni_index index) {
@@ -451,6 +462,22 @@ static bool neighbour_take(tarn_heap *heap, tarni_index *index, tarni_index othe
   return is_unlike;
 }
 
+bool tarni_extent_is_seam(const tarn_heap *heap, tarni_index index) {
+  const tarni_extent *extent = &heap->extents[index];
+  return extent->kind == TARNI_EXTENT_FREE &&
+         heap->extents[extent->previous].kind == TARNI_EXTENT_FREE;
+}
+
+/* Where two free extents meet is noted, and forgotten when it is next looked for (window.c). */
+static void seams_note(tarn_heap *heap, tarni_index index) {
+  const tarni_index ends[2] = {index, heap->extents[index].next};
+  for (int i = 0; i < 2; i++) {
+    if (tarni_extent_is_seam(heap, ends[i])) {
+      tarni_bitset_add(&heap->seams, tarni_unit_of(heap, heap->extents[ends[i]].offset));
+    }
+  }
+}
+
 void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
                               const tarni_order *order) {
   tarni_extent *extent = tarni_extent_at(heap, index);
@@ -473,6 +500,7 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
   } else {
     tree_insert(heap, index);
   }
+  seams_note(heap, index);
 }
 
 /* ---- Begin and end ---- */

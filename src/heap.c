@@ -64,6 +64,7 @@ static bool metadata_open(tarn_heap *heap) {
   const bool has_open = tarni_bitset_open(&heap->open, n_units(heap)) &&
                         tarni_bitset_open(&heap->placed, n_units(heap)) &&
                         tarni_bitset_open(&heap->barred, n_units(heap)) &&
+                        tarni_bitset_open(&heap->seams, n_units(heap)) &&
                         tarni_bitset_open(&heap->stale, heap->max_chunks);
   return has_idle && has_open && heap->states != NULL && heap->links != NULL &&
          heap->pages != NULL && heap->units != NULL && heap->places != NULL &&
@@ -83,6 +84,7 @@ static void metadata_close(tarn_heap *heap) {
   tarni_bitset_close(&heap->open);
   tarni_bitset_close(&heap->placed);
   tarni_bitset_close(&heap->barred);
+  tarni_bitset_close(&heap->seams);
   tarni_bitset_close(&heap->stale);
   tarni_sparse_free(heap->places, n_units(heap) * sizeof(*heap->places));
   tarni_sparse_free(heap->extents, heap->max_extents * sizeof(*heap->extents));

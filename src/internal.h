@@ -72,6 +72,11 @@ tarni_index tarni_extent_find_met_locked(tarn_heap *heap, uint32_t tree, const t
                                          uint64_t below, uint64_t ticket);
 /* The lowest extent that begins at the offset or above and is in a tree, FREE or VOID; 0: none. */
 tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset);
+tarni_index tarni_extent_void_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset);
+/* The one with the lower address; 0 is none. */
+tarni_index tarni_extent_lower(const tarn_heap *heap, tarni_index a, tarni_index b);
+/* Whether it is free, and so is the one before it. */
+bool tarni_extent_is_seam(const tarn_heap *heap, tarni_index index);
 /* Takes an extent out of its tree: it is BUSY then, and the caller's. */
 void tarni_extent_take_locked(tarn_heap *heap, tarni_index index);
 /* Cuts a BUSY extent to [offset, offset + size); what is left over goes back to where it was.

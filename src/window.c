@@ -145,17 +145,59 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
   return extent_from(heap, zone, heap->extents[index].offset);
 }
 
+/* The first extent at an offset or above it that is free behind another one that is. */
+static tarni_index seam_from(tarn_heap *heap, uint32_t zone, uint64_t offset) {
+  uint64_t unit = tarni_unit_of(heap, offset);
+  const uint64_t end = tarni_unit_of(heap, heap->zones[zone].end);
+  while ((unit = tarni_bitset_from(&heap->seams, unit)) < end) {
+    const uint64_t start = unit << heap->unit_log2;
+    const uint64_t stop = start + heap->unit;
+    for (tarni_index i = tarni_extent_from_locked(heap, zone, tarni_max(start, offset));
+         i != 0 && heap->extents[i].offset < stop; i = heap->extents[i].next) {
+      if (tarni_extent_is_seam(heap, i)) {
+        return i;
+      }
+    }
+    if (start >= offset) { /* none is left there */
+      tarni_bitset_remove(&heap->seams, unit);
+    }
+    unit++;
+  }
+  return 0;
+}
+
+/* This extent, or one above it, where no window of less than a unit begins before that. It has a
+ * void part, an alias, or two free extents: one that fits needs no search. 0: there is none. */
+static tarni_index window_skip_pieces(tarn_heap *heap, const tarni_search *search, uint32_t zone,
+                                      tarni_index index) {
+  const uint64_t offset = heap->extents[index].offset;
+  const uint64_t unit = tarni_bitset_from(&heap->open, tarni_unit_of(heap, offset));
+  tarni_index found =
+      unit < tarni_unit_of(heap, heap->zones[zone].end) ? heap->places[unit].alias : 0;
+  if (search->may_map) {
+    found = tarni_extent_lower(heap, found, tarni_extent_void_from_locked(heap, zone, offset));
+  }
+  if (!heap->is_fixed) {
+    found = tarni_extent_lower(heap, found, seam_from(heap, zone, offset));
+  }
+  while (found != 0 && heap->extents[found].offset > offset &&
+         heap->extents[heap->extents[found].previous].kind == TARNI_EXTENT_FREE) {
+    found = heap->extents[found].previous;
+  }
+  return found;
+}
+
 /* This extent, or one above it, where no window begins before that. In each window so many units
  * begin, in a row, as fit into it, and none of them is barred, nor void in a search that may not
  * map. 0: there is no such window, or no extent. */
-static tarni_index window_skip(const tarn_heap *heap, const tarni_search *search,
-                               const tarni_need *need, tarni_index index) {
+static tarni_index window_skip(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
+                               tarni_index index) {
   const uint64_t n = tarni_unit_of(heap, need->size);
+  if (index == 0 || n == 0) {
+    return index != 0 ? window_skip_pieces(heap, search, need->zone, index) : 0;
+  }
   const uint64_t begin = tarni_align_up(heap->extents[index].offset, heap->unit);
   const uint64_t first = tarni_unit_of(heap, begin);
-  if (index == 0 || n == 0) {
-    return index;
-  }
   const uint64_t run = search->may_map ? tarni_bitset_gap(&heap->barred, first, n)
                                        : tarni_bitset_run(&heap->placed, &heap->barred, first, n);
   if (run == first) {

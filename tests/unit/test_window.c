@@ -75,13 +75,91 @@ static void find_all(tarn_heap *heap, uint64_t *n_fewer) {
   tarni_bitset_close(&all);
 }
 
+/* Whether a window can have the extent, but for chunks that it has twice. */
+static bool is_usable(const tarn_heap *heap, const tarni_search *search,
+                      const tarni_extent *extent) {
+  const tarni_phys *chunk = &heap->chunks[heap->units[tarni_unit_of(heap, extent->offset)]];
+  if (extent->kind == TARNI_EXTENT_FREE) {
+    return tarni_order_is_met_locked(heap, &extent->order, search->lane);
+  }
+  if (extent->kind == TARNI_EXTENT_ALIAS) {
+    return is_open(heap, extent) &&
+           (search->may_steal || tarni_order_is_met_locked(heap, &chunk->order, search->lane));
+  }
+  return extent->kind == TARNI_EXTENT_VOID && search->may_map;
+}
+
+/* Whether a window, which is less than a unit, can be had: it has two aliases at most. */
+static bool is_window(const tarn_heap *heap, const tarni_search *search, tarni_index first,
+                      const uint64_t bounds[2]) {
+  tarni_index other = 0;
+  for (tarni_index i = first; i != 0; i = heap->extents[i].next) {
+    const tarni_extent *extent = &heap->extents[i];
+    const tarni_index chunk = heap->units[tarni_unit_of(heap, extent->offset)];
+    const bool is_alias = extent->kind == TARNI_EXTENT_ALIAS;
+    if (!is_usable(heap, search, extent) ||
+        (is_alias && (chunk == other ||
+                      tarni_chunk_overlaps(heap, &heap->chunks[chunk], bounds[0], bounds[1])))) {
+      return false;
+    }
+    other = is_alias ? chunk : other;
+    if (extent->offset + extent->size >= bounds[1]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The lowest window that begins where an extent does, or in it, aligned. Returns its offset;
+ * UINT64_MAX: there is none. *is_alone: it is all in one free extent. */
+static uint64_t lowest_window(const tarn_heap *heap, const tarni_search *search,
+                              const tarni_need *need, bool *is_alone) {
+  for (tarni_index i = heap->zones[need->zone].head; i != 0; i = heap->extents[i].next) {
+    const tarni_extent *extent = &heap->extents[i];
+    const uint64_t start = tarni_align_up(extent->offset, need->alignment);
+    const uint64_t bounds[2] = {start, start + need->size};
+    if (start < extent->offset + extent->size && is_window(heap, search, i, bounds)) {
+      *is_alone = extent->kind == TARNI_EXTENT_FREE && bounds[1] <= extent->offset + extent->size;
+      return start;
+    }
+  }
+  return UINT64_MAX;
+}
+
+/* Windows of less than a unit: the search is for those that are not in one free extent. Counts
+ * those that have no void part, and that it passed over others for. */
+static void find_small(tarn_heap *heap, uint64_t n_found[2]) {
+  for (uint32_t i = 0; i < 2 * 2 * 2 * 12; i++) {
+    const tarni_need need = {.lane = 1 + i % 2,
+                             .zone = (i & 4) != 0,
+                             .size = (1 + i / 8 * 10) * (uint64_t)TARNI_GRANULE,
+                             .alignment = i % 5 == 0 ? heap->unit / 4 : TARNI_GRANULE,
+                             .least = TARNI_GRANULE};
+    tarni_search search = {.lane = need.lane,
+                           .may_steal = i % 7 == 0,
+                           .max_pieces = 4096,
+                           .may_map = (i & 2) != 0,
+                           .number = ++heap->n_searches};
+    bool is_alone = false;
+    tarni_places_update_locked(heap);
+    const uint64_t lowest = lowest_window(heap, &search, &need, &is_alone);
+    if (is_alone) {
+      continue;
+    }
+    const tarni_window found = tarni_window_find_locked(heap, &search, &need);
+    CHECK_EQ(found.first != 0 ? found.start : UINT64_MAX, lowest);
+    n_found[0] += found.first != 0 && found.missing == 0;
+    n_found[1] += found.first != 0 && search.n_steps < 8;
+  }
+}
+
 /* Above a base that stays, blocks of all sizes on two streams, in so little room that chunks have
- * to move. */
-static void as_a_walk_finds_it(void) {
-  const tarn_heap_config config = {.size = sizeof(config), .stealing = TARN_STEAL_ALWAYS};
+ * to move. So many windows of less than a unit at least are found without a part that is void. */
+static void look_all_the_time(tarn_stealing stealing, uint64_t n_least) {
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = stealing};
   static rig_block base[N_BASE], blocks[N_BLOCKS];
   tarni_rng rng = {7};
-  uint64_t n_far[2] = {0, 0}, n_fewer = 0;
+  uint64_t n_far[2] = {0, 0}, n_fewer = 0, n_found[2] = {0, 0};
   rig r;
   REQUIRE(rig_open(&r, "sim:256M", &config, 2));
   for (int i = 0; i < N_BASE; i++) {
@@ -103,9 +181,11 @@ static void as_a_walk_finds_it(void) {
     if (step % 8 == 0) { /* which takes long */
       find_all(r.heap, &n_fewer);
     }
+    find_small(r.heap, n_found);
   }
   CHECK(n_far[0] > N_STEPS); /* it has jumped, */
   CHECK(n_fewer > N_STEPS);  /* and passed over */
+  CHECK(n_found[0] > n_least && n_found[1] > N_STEPS);
   for (int i = 0; i < N_BASE; i++) {
     CHECK_OK(rig_free(&r, &base[i], r.streams[0]));
   }
@@ -116,6 +196,15 @@ static void as_a_walk_finds_it(void) {
   }
   CHECK(rig_is_sound(&r));
   rig_close(&r);
+}
+
+static void as_a_walk_finds_it(void) {
+  look_all_the_time(TARN_STEAL_ALWAYS, N_STEPS / 8); /* by aliases */
+}
+
+/* What the streams have freed is not united: there are many seams. */
+static void over_seams(void) {
+  look_all_the_time(TARN_STEAL_WHEN_SHORT, N_STEPS);
 }
 
 /* Behind many blocks in use a window begins in what is free there, or right behind them. */
@@ -177,6 +266,7 @@ static void to_an_alias(void) {
 
 static const test_case cases[] = {
     {"as a walk finds it", as_a_walk_finds_it},
+    {"over seams", over_seams},
     {"behind many blocks", behind_many_blocks},
     {"to an alias", to_an_alias},
 };
