@@ -429,6 +429,8 @@ struct tarn_heap {
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;
   uint64_t asleep_bytes; /* of chunks that have their place but no memory, until the heap wakes */
   uint64_t moved_chunks, waits;
+  uint64_t n_moves,
+      earned_bytes;        /* since it was reset: moves, and what they have earned (grow.c) */
   uint64_t planned_bytes;  /* of chunks and grants that are being made: the limit counts them */
   uint64_t captured_bytes; /* physical memory of arenas; not part of reserved_bytes */
   tarni_counts gone;       /* what caches have counted that are gone */

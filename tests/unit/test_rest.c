@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A program that does not come to rest: its chunks move all the time, so that it holds little. When
+ * that has cost enough the heap may hold more, by and by, and hardly moves any. */
+#include "base/bits.h"
+#include "base/rng.h"
+#include "internal.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { MIB = 1 << 20, N_BLOCKS = 100, N_STEPS = 6000, MANY_MOVES = 1 << 15 };
+
+typedef struct program {
+  rig r;
+  rig_block blocks[N_BLOCKS];
+  tarni_rng rng;
+} program;
+
+/* One block is replaced by one of another size, which does not come again. */
+static void program_run(program *p, int n_steps) {
+  for (int step = 0; step < n_steps; step++) {
+    rig_block *block = &p->blocks[tarni_rng_below(&p->rng, N_BLOCKS)];
+    if (block->address != 0) {
+      CHECK_OK(rig_free(&p->r, block, p->r.streams[0]));
+    }
+    const uint64_t bytes = MIB + tarni_rng_below(&p->rng, (uint64_t)64 * MIB);
+    CHECK_OK(rig_alloc(&p->r, bytes, p->r.streams[0], block));
+  }
+}
+
+static void program_end(program *p) {
+  for (int i = 0; i < N_BLOCKS; i++) {
+    if (p->blocks[i].address != 0) {
+      CHECK_OK(rig_free(&p->r, &p->blocks[i], p->r.streams[0]));
+    }
+  }
+  CHECK(rig_is_sound(&p->r));
+}
+
+/* After so many moves: how many chunks move in the last quarter, and what is held. */
+static uint64_t moves_at_last(uint64_t n_moves, tarn_heap_stats *stats) {
+  static program p;
+  p = (program){.rng = {3}};
+  *stats = (tarn_heap_stats){0};
+  if (!rig_open(&p.r, "sim:16G", NULL, 1)) {
+    return 0;
+  }
+  p.r.heap->n_moves = n_moves;
+  program_run(&p, N_STEPS / 4 * 3);
+  const uint64_t before = rig_stats(&p.r).moved_chunks;
+  program_run(&p, N_STEPS / 4);
+  *stats = rig_stats(&p.r);
+  CHECK_EQ(p.r.heap->n_moves, n_moves + stats->moved_chunks);
+  CHECK_EQ(p.r.heap->earned_bytes == 0, n_moves == 0);
+  program_end(&p);
+  CHECK_OK(tarn_heap_reset(p.r.heap)); /* what comes then is another program */
+  CHECK_EQ(p.r.heap->n_moves, 0);
+  CHECK_EQ(p.r.heap->earned_bytes, 0);
+  rig_close(&p.r);
+  return stats->moved_chunks - before;
+}
+
+static void holds_more_then(void) {
+  tarn_heap_stats tight, loose;
+  const uint64_t n_tight = moves_at_last(0, &tight);
+  const uint64_t n_loose = moves_at_last(MANY_MOVES, &loose);
+  const uint64_t peak = tight.used_peak_bytes; /* the same program, the same peak */
+  CHECK_EQ(loose.used_peak_bytes, peak);
+  CHECK(tight.moved_chunks < MANY_MOVES && n_tight > 1000);
+  CHECK(n_loose < n_tight / 8);
+  CHECK(tight.reserved_peak_bytes <= peak + peak / 24);
+  CHECK(loose.reserved_peak_bytes > peak + peak / 24);
+}
+
+/* Half of the memory is free, in pieces that are all too small, and it may hold any amount. */
+static void holds_a_quarter_more(void) {
+  static program p;
+  p = (program){0};
+  REQUIRE(rig_open(&p.r, "sim:16G", NULL, 1));
+  for (int i = 0; i < N_BLOCKS; i++) {
+    CHECK_OK(rig_alloc(&p.r, (uint64_t)10 * MIB, p.r.streams[0], &p.blocks[i]));
+  }
+  for (int i = 0; i < N_BLOCKS; i += 2) {
+    CHECK_OK(rig_free(&p.r, &p.blocks[i], p.r.streams[0]));
+  }
+  p.r.heap->earned_bytes = UINT64_MAX / 2;
+  for (int i = 0; i < N_BLOCKS / 10 * 8; i += 2) {
+    CHECK_OK(rig_alloc(&p.r, (uint64_t)12 * MIB, p.r.streams[0], &p.blocks[i]));
+  }
+  const tarn_heap_stats stats = rig_stats(&p.r);
+  const uint64_t peak = stats.used_peak_bytes;
+  CHECK_EQ(peak, (uint64_t)N_BLOCKS * 10 * MIB);
+  CHECK(stats.reserved_peak_bytes > peak + peak / 4);
+  CHECK(stats.reserved_peak_bytes <= peak + peak / 4 + peak / 24);
+  CHECK(stats.moved_chunks != 0);
+  program_end(&p);
+  rig_close(&p.r);
+}
+
+/* What it earns is a part of what moves, and is not held above a limit. */
+static void earns_by_moving(void) {
+  static program p;
+  p = (program){.rng = {5}};
+  REQUIRE(rig_open(&p.r, "sim:16G", NULL, 1));
+  program_run(&p, N_STEPS / 4);
+  const uint64_t limit = rig_stats(&p.r).reserved_bytes;
+  CHECK_OK(tarn_heap_set_limit(p.r.heap, limit));
+  p.r.heap->n_moves = MANY_MOVES;
+  const uint64_t before = rig_stats(&p.r).moved_chunks;
+  for (int i = 0; i < N_STEPS; i++) {
+    rig_block *block = &p.blocks[i % N_BLOCKS];
+    const uint64_t bytes = MIB + tarni_rng_below(&p.rng, (uint64_t)60 * MIB);
+    if (block->address != 0) {
+      CHECK_OK(rig_free(&p.r, block, p.r.streams[0]));
+    }
+    if (rig_alloc(&p.r, bytes, p.r.streams[0], block) != TARN_OK) {
+      *block = (rig_block){0};
+    }
+    CHECK(rig_stats(&p.r).reserved_bytes <= limit);
+  }
+  const uint64_t n = rig_stats(&p.r).moved_chunks - before;
+  CHECK(n > 1000);
+  CHECK(p.r.heap->earned_bytes >= n * p.r.heap->unit / 32);
+  CHECK(p.r.heap->earned_bytes <= n * (uint64_t)(8 * MIB) / 32); /* the largest chunk there */
+  program_end(&p);
+  rig_close(&p.r);
+}
+
+static const test_case cases[] = {
+    {"a heap that has moved enough holds more", holds_more_then},
+    {"but a quarter more at most", holds_a_quarter_more},
+    {"it earns by moving, and within its limit", earns_by_moving},
+};
+
+TEST_MAIN(cases)
