@@ -633,61 +633,6 @@ static void the_check_finds(void) {
   rig_close(&r);
 }
 
-/* ---- What is told while another thread is at work ---- */
-
-static struct {
-  tarni_port_table table;
-  const tarni_port_table *real;
-  rig *rig;
-  tarn_ptr block; /* freed when a stream is made to wait */
-  tarn_heap_stats stats;
-} meddler;
-
-static tarn_status meddled_wait(tarni_port *port, tarn_stream stream, tarni_event event) {
-  if (meddler.block != 0) {
-    let_go(meddler.rig, meddler.block);
-    meddler.block = 0;
-    meddler.stats = rig_stats(meddler.rig);
-  }
-  return meddler.real->event_wait(port, stream, event);
-}
-
-/* A block on its way from one stream to another is not among those that are kept: others take its
- * room meanwhile, and no more is told than the limit lets be kept. */
-static void told_at_any_time(void) {
-  EACH_BACKING(i) {
-    tarn_heap_config config = config_of(backings[i], TARN_ROUNDING_EXACT);
-    config.stealing = TARN_STEAL_ALWAYS;
-    config.cached_limit_bytes = 8 * MIB;
-    rig r;
-    rig_block a, b;
-    tarn_ptr c;
-    REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 2));
-    tarni_port *port = (tarni_port *)r.device;
-    CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &a));
-    CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &b));
-    hold(&r, 4 * MIB, &meddler.block);
-    CHECK_OK(rig_free(&r, &a, r.streams[0]));
-    CHECK_OK(rig_free(&r, &b, r.streams[0]));
-    meddler.rig = &r;
-    meddler.real = port->table;
-    meddler.table = *port->table;
-    meddler.table.event_wait = meddled_wait;
-    port->table = &meddler.table;
-    CHECK_OK(tarn_alloc(r.heap, 4 * MIB, r.streams[1], &c));
-    port->table = meddler.real;
-    const tarn_heap_stats *told = &meddler.stats;
-    CHECK_EQ(meddler.block, 0);
-    CHECK_EQ(told->cached_bytes, 8 * MIB);
-    CHECK_EQ(told->pending_bytes, 4 * MIB);
-    CHECK_EQ(told->live_bytes + told->cached_bytes + told->pending_bytes + told->free_bytes,
-             told->reserved_bytes);
-    CHECK_OK(tarn_free(r.heap, c, r.streams[1]));
-    CHECK(rig_is_sound(&r));
-    rig_close(&r);
-  }
-}
-
 static const test_case cases[] = {
     {"what requests are rounded to", roundings},
     {"nothing, and too much", nothing_and_too_much},
@@ -709,7 +654,6 @@ static const test_case cases[] = {
     {"no more goes than is needed", just_enough},
     {"limits", limits},
     {"a limit on live bytes", live_limit},
-    {"what is kept is told at any time", told_at_any_time},
     {"the check finds what does not agree", the_check_finds},
 };
 
