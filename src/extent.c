@@ -400,12 +400,12 @@ static void front_append(tarn_heap *heap, tarni_index index, tarni_index precedi
   record_give(heap, preceding);
 }
 
-/* Less than a chunk that waits for nothing, in the zone of large blocks, while only one stream is
- * known: what was left over where a chunk is new, mostly. Alone it would be of use to few blocks,
- * and where it is in the way of others depends on what was made when. */
+/* Less than a chunk that waits for nothing, in the zone of large blocks: what was left over where a
+ * chunk is new, mostly. Alone it would be of use to few blocks, and where it is in the way of others
+ * depends on what was made when. */
 static bool is_leftover(const tarn_heap *heap, const tarni_extent *extent) {
   return extent->order.n == 0 && extent->size < heap->unit && extent->offset >= heap->small_end &&
-         heap->n_lanes <= 2 && heap->config.stealing != TARN_STEAL_NEVER;
+         heap->config.stealing != TARN_STEAL_NEVER;
 }
 
 /* Whether two free neighbours become one; if so *order is what holds for both. What is left over

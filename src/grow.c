@@ -31,11 +31,6 @@ enum {
   GROW_EXTRA_SHARE = 48,
   GROW_EXTRA_LEAST = 2,
   GROW_EXTRA_MOST = 8,
-  /* A program that does not come to rest gets more: after so many chunks that moved, which is a
-   * second on an H200, a byte for this many that move, up to this part of the peak. */
-  GROW_MOVES = 1 << 15,
-  GROW_EARN = 32,
-  GROW_EARN_SHARE = 4,
   GROW_GAP_SHARE = 64, /* of the limit: no more is stranded for the sake of where blocks begin */
 };
 
@@ -295,9 +290,8 @@ static uint64_t slack_of(const tarn_heap *heap, uint64_t share) {
 
 /* Whether so much new memory leaves the heap within its slack. */
 static bool is_within_slack(const tarn_heap *heap, uint64_t more, uint64_t share) {
-  const uint64_t peak = heap->used_peak_bytes;
-  const uint64_t earned = tarni_min(heap->earned_bytes, peak / GROW_EARN_SHARE);
-  const uint64_t most = peak + slack_of(heap, share) + earned;
+  const uint64_t most =
+      heap->used_peak_bytes + slack_of(heap, share) + tarni_rest_earned_locked(heap, more);
   return heap->reserved_bytes + more <= tarni_max(most, GROW_SMALL_HEAP) &&
          tarni_held_bytes_locked(heap) + more <= heap->limit_bytes;
 }
@@ -451,13 +445,6 @@ tarn_status tarni_grow_reap_grow(tarn_heap *heap) {
   return TARN_OK;
 }
 
-/* A chunk was mapped elsewhere, at a price, so that no memory had to be made. */
-static void move_note_locked(tarn_heap *heap, uint64_t bytes) {
-  heap->moved_chunks++;
-  heap->n_moves++;
-  heap->earned_bytes += heap->n_moves > GROW_MOVES ? bytes / GROW_EARN : 0;
-}
-
 static void chunk_settle_locked(tarn_heap *heap, grow_plan *plan, const plan_chunk *planned) {
   tarni_phys *chunk = &heap->chunks[planned->chunk];
   const uint32_t unit = (uint32_t)tarni_unit_of(heap, planned->offset);
@@ -474,7 +461,8 @@ static void chunk_settle_locked(tarn_heap *heap, grow_plan *plan, const plan_chu
   } else {
     plan->has_zombies |= !tarni_place_leave_locked(heap, planned->chunk, planned->left);
     if (!planned->is_alias) {
-      move_note_locked(heap, planned->n_units * heap->unit);
+      heap->moved_chunks++;
+      tarni_rest_move_locked(heap, planned->n_units * heap->unit);
     }
   }
 }
@@ -597,8 +585,9 @@ bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *ex
   }
   plan->search.may_map = false;
   tarni_lock_acquire(&heap->lock);
+  *extent = tarni_chunk_ready_locked(heap, need); /* freed meanwhile */
   tarni_index whole = 0;
-  if (heap->n_aliases != 0 && plan_window_locked(heap, plan, need) == TARN_OK) {
+  if (*extent == 0 && heap->n_aliases != 0 && plan_window_locked(heap, plan, need) == TARN_OK) {
     whole = plan_commit_locked(heap, plan);
   } else {
     plan_restore_locked(heap, plan);

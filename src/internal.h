@@ -342,6 +342,13 @@ void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
 /* Moves all bins and free extents of a lane whose every ticket is complete to the common lane. */
 void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 
+/* ---- rest.c: programs that do not come to rest ---- */
+
+/* A chunk was mapped elsewhere, at a price, so that no memory had to be made. */
+void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes);
+/* What the heap may hold above its slack, if that is to be made next. */
+uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more);
+
 /* ---- tide.c: rounds of a program ---- */
 /* What is used has changed. */
 void tarni_tide_note_locked(tarn_heap *heap);

@@ -61,7 +61,7 @@ static tarn_status reset_grow(tarn_heap *heap) {
   tarni_held_note_locked(heap);
   heap->used_peak_bytes = heap->used_bytes;
   heap->tide = (tarni_tide){0};
-  heap->n_moves = heap->earned_bytes = 0;
+  heap->rest = (tarni_rest){0};
   tarni_lock_release(&heap->lock);
   return tarni_fences_close(heap);
 }

@@ -91,6 +91,7 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
                             uint32_t class_index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   tarn_assert(extent->kind == TARNI_EXTENT_BUSY);
+  heap->rest.n_slabs++;
   extent->kind = TARNI_EXTENT_SLAB;
   extent->class_index = (uint8_t)class_index;
   extent->lane = lane;

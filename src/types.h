@@ -300,6 +300,13 @@ typedef struct tarni_bucket { /* lock HEAP */
   tarni_index next; /* in the hash table; unused: of the free records */
 } tarni_bucket;
 
+/* How far a heap is from coming to rest (rest.c), since it was reset. */
+typedef struct tarni_rest {
+  uint64_t n_moves;      /* of chunks, less one for so many slabs that were made without */
+  uint64_t n_slabs;      /* made since the last move, and what was left of those before */
+  uint64_t earned_bytes; /* by moves */
+} tarni_rest;
+
 /* What a heap does beyond its work, at a price. */
 typedef struct tarni_care {
   bool is_deterministic;
@@ -429,8 +436,7 @@ struct tarn_heap {
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;
   uint64_t asleep_bytes; /* of chunks that have their place but no memory, until the heap wakes */
   uint64_t moved_chunks, waits;
-  uint64_t n_moves,
-      earned_bytes;        /* since it was reset: moves, and what they have earned (grow.c) */
+  tarni_rest rest;
   uint64_t planned_bytes;  /* of chunks and grants that are being made: the limit counts them */
   uint64_t captured_bytes; /* physical memory of arenas; not part of reserved_bytes */
   tarni_counts gone;       /* what caches have counted that are gone */

@@ -132,9 +132,13 @@ static tarni_index extent_from(const tarn_heap *heap, uint32_t zone, uint64_t of
   return unit < tarni_unit_of(heap, end) ? heap->places[unit].alias : found;
 }
 
+static uint32_t walk_of(const tarn_heap *heap) {
+  return WINDOW_WALK + WINDOW_WALK_LANE * heap->n_lanes;
+}
+
 tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search, uint32_t zone,
                                      tarni_index index) {
-  const uint32_t n_walked = WINDOW_WALK + WINDOW_WALK_LANE * heap->n_lanes;
+  const uint32_t n_walked = walk_of(heap);
   for (uint32_t i = 0; i < n_walked; i++) {
     index = heap->extents[index].next;
     if (index == 0 || !is_in_use(heap, &heap->extents[index])) {
@@ -166,21 +170,44 @@ static tarni_index seam_from(tarn_heap *heap, uint32_t zone, uint64_t offset) {
   return 0;
 }
 
-/* This extent, or one above it, where no window of less than a unit begins before that. It has a
- * void part, an alias, or two free extents: one that fits needs no search. 0: there is none. */
-static tarni_index window_skip_pieces(tarn_heap *heap, const tarni_search *search, uint32_t zone,
-                                      tarni_index index) {
-  const uint64_t offset = heap->extents[index].offset;
+/* What each window of less than a unit has one of, since a free extent that fits needs no search: a
+ * void part, an alias, or two free extents. */
+static bool is_joint(const tarn_heap *heap, const tarni_search *search, tarni_index index) {
+  const tarni_extent *extent = &heap->extents[index];
+  return (extent->kind == TARNI_EXTENT_VOID && search->may_map) ||
+         (extent->kind == TARNI_EXTENT_ALIAS && is_open(heap, extent)) ||
+         (!heap->is_fixed && tarni_extent_is_seam(heap, index));
+}
+
+/* The first of them at an offset or above it; 0: there is none. */
+static tarni_index joint_from(tarn_heap *heap, const tarni_search *search, uint32_t zone,
+                              uint64_t offset) {
   const uint64_t unit = tarni_bitset_from(&heap->open, tarni_unit_of(heap, offset));
   tarni_index found =
       unit < tarni_unit_of(heap, heap->zones[zone].end) ? heap->places[unit].alias : 0;
   if (search->may_map) {
     found = tarni_extent_lower(heap, found, tarni_extent_void_from_locked(heap, zone, offset));
   }
-  if (!heap->is_fixed) {
-    found = tarni_extent_lower(heap, found, seam_from(heap, zone, offset));
+  return heap->is_fixed ? found : tarni_extent_lower(heap, found, seam_from(heap, zone, offset));
+}
+
+/* This extent, or one above it, where no window of less than a unit begins before that. To look one
+ * up takes about as long as to walk over so many. 0: there is no such window. */
+static tarni_index window_skip_pieces(tarn_heap *heap, tarni_search *search, uint32_t zone,
+                                      tarni_index first) {
+  const uint32_t n_walked = walk_of(heap);
+  tarni_index found = first;
+  for (uint32_t n = 0; n < n_walked && found != 0; n++) {
+    if (is_joint(heap, search, found) &&
+        (found != first || heap->extents[first].kind != TARNI_EXTENT_FREE)) {
+      break;
+    }
+    search->n_steps++;
+    found = n + 1 < n_walked ? heap->extents[found].next
+                             : joint_from(heap, search, zone,
+                                          heap->extents[found].offset + heap->extents[found].size);
   }
-  while (found != 0 && heap->extents[found].offset > offset &&
+  while (found != 0 && found != first &&
          heap->extents[heap->extents[found].previous].kind == TARNI_EXTENT_FREE) {
     found = heap->extents[found].previous;
   }
@@ -190,7 +217,7 @@ static tarni_index window_skip_pieces(tarn_heap *heap, const tarni_search *searc
 /* This extent, or one above it, where no window begins before that. In each window so many units
  * begin, in a row, as fit into it, and none of them is barred, nor void in a search that may not
  * map. 0: there is no such window, or no extent. */
-static tarni_index window_skip(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
+static tarni_index window_skip(tarn_heap *heap, tarni_search *search, const tarni_need *need,
                                tarni_index index) {
   const uint64_t n = tarni_unit_of(heap, need->size);
   if (index == 0 || n == 0) {
@@ -206,6 +233,15 @@ static tarni_index window_skip(tarn_heap *heap, const tarni_search *search, cons
   return run < tarni_unit_of(heap, heap->zones[need->zone].end)
              ? extent_from(heap, need->zone, (run - 1) << heap->unit_log2)
              : 0;
+}
+
+/* Where the next window can begin behind an extent that none can have, or not as its first. */
+static tarni_index window_after(tarn_heap *heap, tarni_search *search, const tarni_need *need,
+                                tarni_index index) {
+  return window_skip(heap, search, need,
+                     need->size < heap->unit
+                         ? heap->extents[index].next
+                         : tarni_window_next_locked(heap, search, need->zone, index));
 }
 
 /* Whether all there is to a run that begins here is one free extent, which is too small. */
@@ -234,7 +270,7 @@ tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
     if ((run == 0 && is_too_small(heap, extent, need->size)) || !is_usable(heap, search, extent)) {
       run = 0;
       has_void = false;
-      i = window_skip(heap, search, need, tarni_window_next_locked(heap, search, need->zone, i));
+      i = window_after(heap, search, need, i);
       continue;
     }
     run = run != 0 ? run : i;
