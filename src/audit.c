@@ -17,6 +17,8 @@ typedef struct audit {
   uint64_t used, free, busy;   /* bytes of memory by the kind of extent it is in */
   uint64_t n_aliases, n_open;  /* the latter of idle chunks */
   uint64_t n_placed, n_barred; /* units */
+  uint64_t n_seams;            /* of the unit at hand */
+  uint64_t n_units_seamed;     /* so far */
   uint64_t live, live_blocks;
   uint64_t class_blocks[TARNI_CLASS_COUNT];   /* live ones */
   tarni_large_counts large[TARNI_LARGE_ROWS]; /* live ones, as if just allocated */
@@ -155,10 +157,18 @@ static bool is_unmerged(const tarn_heap *heap, tarni_index index) {
            tarni_order_unite(&order, &before->order)));
 }
 
-/* Two free extents meet, and a search would not know. */
-static bool is_unnoted(const tarn_heap *heap, tarni_index index) {
-  return tarni_extent_is_seam(heap, index) &&
-         !tarni_bitset_has(&heap->seams, tarni_unit_of(heap, heap->extents[index].offset));
+/* The seams of a unit, at its last extent. */
+static tarn_status check_seams(audit *sum, const tarni_extent *extent) {
+  const tarn_heap *heap = sum->heap;
+  const uint64_t unit = tarni_unit_of(heap, extent->offset);
+  if (extent->next != 0 && tarni_unit_of(heap, heap->extents[extent->next].offset) == unit) {
+    return TARN_OK;
+  }
+  TARN_TRY(compare("the seams of a unit", heap->n_seams[unit], sum->n_seams));
+  TARN_TRY(compare("a unit with seams", tarni_bitset_has(&heap->seams, unit), sum->n_seams != 0));
+  sum->n_units_seamed += sum->n_seams != 0;
+  sum->n_seams = 0;
+  return TARN_OK;
 }
 
 /* Walks a zone: extents follow each other without a gap. */
@@ -171,7 +181,8 @@ static tarn_status check_zone(audit *sum, const tarni_zone *zone) {
     TARN_TRY(compare("an extent's neighbour", previous, extent->previous));
     TARN_TRY(compare("empty extents", 0, extent->size == 0));
     TARN_TRY(compare("free neighbours apart", 0, is_unmerged(sum->heap, i)));
-    TARN_TRY(compare("a seam that is not noted", 0, is_unnoted(sum->heap, i)));
+    sum->n_seams += tarni_extent_is_seam(sum->heap, i);
+    TARN_TRY(check_seams(sum, extent));
     TARN_TRY(check_extent(sum, i));
     previous = i;
     at += extent->size;
@@ -414,6 +425,7 @@ static tarn_status check_passed(const audit *sum) {
     n_open++;
   }
   TARN_TRY(compare("open aliases", n_open, sum->n_open));
+  TARN_TRY(compare("units with seams", count_members(&heap->seams), sum->n_units_seamed));
   TARN_TRY(compare("units with a place", count_members(&heap->placed), sum->n_placed));
   return compare("barred units", count_members(&heap->barred), sum->n_barred);
 }

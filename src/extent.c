@@ -271,11 +271,56 @@ tarni_index tarni_extent_void_from_locked(const tarn_heap *heap, uint32_t zone, 
   return tree_from(heap, heap->zones[zone].trees[TARNI_TREE_VOID], offset);
 }
 
+/* ---- Seams: where two free extents meet ---- */
+
+bool tarni_extent_is_seam(const tarn_heap *heap, tarni_index index) {
+  const tarni_extent *extent = &heap->extents[index];
+  return extent->kind == TARNI_EXTENT_FREE &&
+         heap->extents[extent->previous].kind == TARNI_EXTENT_FREE;
+}
+
+static void seam_add(tarn_heap *heap, uint64_t offset) {
+  const uint64_t unit = tarni_unit_of(heap, offset);
+  if (heap->n_seams[unit]++ == 0) {
+    tarni_bitset_add(&heap->seams, unit);
+  }
+}
+
+static void seam_remove(tarn_heap *heap, uint64_t offset) {
+  const uint64_t unit = tarni_unit_of(heap, offset);
+  tarn_assert(heap->n_seams[unit] != 0);
+  if (--heap->n_seams[unit] == 0) {
+    tarni_bitset_remove(&heap->seams, unit);
+  }
+}
+
+/* An extent in a tree is about to leave it: its seams go. */
+static void seams_leave(tarn_heap *heap, tarni_index index) {
+  const tarni_index ends[2] = {index, heap->extents[index].next};
+  for (int i = 0; i < 2; i++) {
+    if (tarni_extent_is_seam(heap, ends[i])) {
+      seam_remove(heap, heap->extents[ends[i]].offset);
+    }
+  }
+}
+
+/* An extent was given back with these bounds, and has become a part of another one, or that one
+ * itself: where it has not been joined to a neighbour there may be a seam. */
+static void seams_come(tarn_heap *heap, tarni_index index, const uint64_t bounds[2]) {
+  const tarni_index ends[2] = {index, heap->extents[index].next};
+  for (int i = 0; i < 2; i++) {
+    if (heap->extents[ends[i]].offset == bounds[i] && tarni_extent_is_seam(heap, ends[i])) {
+      seam_add(heap, bounds[i]);
+    }
+  }
+}
+
 /* ---- Extents ---- */
 
 void tarni_extent_take_locked(tarn_heap *heap, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   tarn_assert(extent->kind == TARNI_EXTENT_FREE || extent->kind == TARNI_EXTENT_VOID);
+  seams_leave(heap, index);
   tree_remove(heap, index);
   extent->kind = TARNI_EXTENT_BUSY;
 }
@@ -357,6 +402,9 @@ tarni_index tarni_extent_carve_locked(tarn_heap *heap, tarni_index index, uint64
   if (offset == extent->offset && size < extent->size) { /* the rest stays as it is in its tree */
     const tarni_index front = record_take(heap);
     if (front != 0) {
+      if (tarni_extent_is_seam(heap, index)) {
+        seam_remove(heap, offset);
+      }
       front_split(heap, index, front, size);
       tree_lower(heap, index, extent->largest);
       tarni_extent_at(heap, front)->kind = TARNI_EXTENT_BUSY;
@@ -400,12 +448,12 @@ static void front_append(tarn_heap *heap, tarni_index index, tarni_index precedi
   record_give(heap, preceding);
 }
 
-/* Less than a chunk that waits for nothing, in the zone of large blocks: what was left over where a
- * chunk is new, mostly. Alone it would be of use to few blocks, and where it is in the way of others
- * depends on what was made when. */
+/* Less than a chunk that waits for nothing, in the zone of large blocks, while only one stream is
+ * known: what was left over where a chunk is new, mostly. Alone it would be of use to few blocks,
+ * and where it is in the way of others depends on what was made when. */
 static bool is_leftover(const tarn_heap *heap, const tarni_extent *extent) {
   return extent->order.n == 0 && extent->size < heap->unit && extent->offset >= heap->small_end &&
-         heap->config.stealing != TARN_STEAL_NEVER;
+         heap->n_lanes <= 2 && heap->config.stealing != TARN_STEAL_NEVER;
 }
 
 /* Whether two free neighbours become one; if so *order is what holds for both. What is left over
@@ -447,12 +495,17 @@ static tarni_index neighbours_join(tarn_heap *heap, tarni_index index, tarni_ind
 }
 
 /* Joins a neighbour to the extent, if they may be one. Whether they were unlike: what lies beyond
- * the neighbour may be like both of them then. */
+ * the neighbour may be like both of them then. Where they met was a seam, unless it is one of the
+ * bounds of what is given back. */
 static bool neighbour_take(tarn_heap *heap, tarni_index *index, tarni_index other,
-                           tarni_order *united, bool *is_placed) {
+                           const uint64_t bounds[2], tarni_order *united, bool *is_placed) {
   const tarni_extent *extent = tarni_extent_at(heap, *index);
   if (other == 0 || !may_unite(heap, extent, &heap->extents[other], united)) {
     return false;
+  }
+  const uint64_t border = extent->next == other ? heap->extents[other].offset : extent->offset;
+  if (extent->kind == TARNI_EXTENT_FREE && border != bounds[0] && border != bounds[1]) {
+    seam_remove(heap, border);
   }
   const bool is_unlike = extent->tree != heap->extents[other].tree;
   if (*is_placed) { /* both neighbours were in a tree: one of them leaves it */
@@ -460,22 +513,6 @@ static bool neighbour_take(tarn_heap *heap, tarni_index *index, tarni_index othe
   }
   *index = neighbours_join(heap, *index, other, united, is_placed);
   return is_unlike;
-}
-
-bool tarni_extent_is_seam(const tarn_heap *heap, tarni_index index) {
-  const tarni_extent *extent = &heap->extents[index];
-  return extent->kind == TARNI_EXTENT_FREE &&
-         heap->extents[extent->previous].kind == TARNI_EXTENT_FREE;
-}
-
-/* Where two free extents meet is noted, and forgotten when it is next looked for (window.c). */
-static void seams_note(tarn_heap *heap, tarni_index index) {
-  const tarni_index ends[2] = {index, heap->extents[index].next};
-  for (int i = 0; i < 2; i++) {
-    if (tarni_extent_is_seam(heap, ends[i])) {
-      tarni_bitset_add(&heap->seams, tarni_unit_of(heap, heap->extents[ends[i]].offset));
-    }
-  }
 }
 
 void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
@@ -486,21 +523,22 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
   extent->kind = (uint8_t)kind;
   extent->order = kind == TARNI_EXTENT_FREE ? *order : nothing;
   extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &extent->order);
+  const uint64_t bounds[2] = {extent->offset, extent->offset + extent->size};
   tarni_order united = extent->order;
   bool is_placed = false;
   bool is_again = true;
   while (is_again) {
     const tarni_index next = tarni_extent_at(heap, index)->next;
-    is_again = neighbour_take(heap, &index, next, &united, &is_placed);
+    is_again = neighbour_take(heap, &index, next, bounds, &united, &is_placed);
     const tarni_index before = tarni_extent_at(heap, index)->previous;
-    is_again = neighbour_take(heap, &index, before, &united, &is_placed) || is_again;
+    is_again = neighbour_take(heap, &index, before, bounds, &united, &is_placed) || is_again;
   }
   if (is_placed) {
     tree_raise(heap, index, tarni_extent_at(heap, index)->size);
   } else {
     tree_insert(heap, index);
   }
-  seams_note(heap, index);
+  seams_come(heap, index, bounds);
 }
 
 /* ---- Begin and end ---- */

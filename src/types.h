@@ -415,7 +415,8 @@ struct tarn_heap {
   tarni_bitset placed; /* units where a chunk has a place */
   tarni_bitset barred; /* of them those that no window can have: a slab lies where they begin, or an
                           ALIAS that is not open, likewise */
-  tarni_bitset seams;  /* units where a free extent that has one before it begins, or has begun */
+  tarni_bitset seams;  /* units where a free extent begins that has one before it, */
+  uint32_t *n_seams;   /* and for each unit how many */
   uint32_t n_aliases, max_aliases;
   uint64_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
   uint64_t idle_bytes;    /* of idle chunks */

@@ -150,22 +150,17 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
 }
 
 /* The first extent at an offset or above it that is free behind another one that is. */
-static tarni_index seam_from(tarn_heap *heap, uint32_t zone, uint64_t offset) {
+static tarni_index seam_from(const tarn_heap *heap, uint32_t zone, uint64_t offset) {
   uint64_t unit = tarni_unit_of(heap, offset);
   const uint64_t end = tarni_unit_of(heap, heap->zones[zone].end);
-  while ((unit = tarni_bitset_from(&heap->seams, unit)) < end) {
-    const uint64_t start = unit << heap->unit_log2;
-    const uint64_t stop = start + heap->unit;
-    for (tarni_index i = tarni_extent_from_locked(heap, zone, tarni_max(start, offset));
-         i != 0 && heap->extents[i].offset < stop; i = heap->extents[i].next) {
+  while ((unit = tarni_bitset_from(&heap->seams, unit)) < end) { /* twice at most */
+    const uint64_t start = tarni_max(unit++ << heap->unit_log2, offset);
+    for (tarni_index i = tarni_extent_from_locked(heap, zone, start);
+         i != 0 && tarni_unit_of(heap, heap->extents[i].offset) < unit; i = heap->extents[i].next) {
       if (tarni_extent_is_seam(heap, i)) {
         return i;
       }
     }
-    if (start >= offset) { /* none is left there */
-      tarni_bitset_remove(&heap->seams, unit);
-    }
-    unit++;
   }
   return 0;
 }
@@ -180,7 +175,7 @@ static bool is_joint(const tarn_heap *heap, const tarni_search *search, tarni_in
 }
 
 /* The first of them at an offset or above it; 0: there is none. */
-static tarni_index joint_from(tarn_heap *heap, const tarni_search *search, uint32_t zone,
+static tarni_index joint_from(const tarn_heap *heap, const tarni_search *search, uint32_t zone,
                               uint64_t offset) {
   const uint64_t unit = tarni_bitset_from(&heap->open, tarni_unit_of(heap, offset));
   tarni_index found =
@@ -193,7 +188,7 @@ static tarni_index joint_from(tarn_heap *heap, const tarni_search *search, uint3
 
 /* This extent, or one above it, where no window of less than a unit begins before that. To look one
  * up takes about as long as to walk over so many. 0: there is no such window. */
-static tarni_index window_skip_pieces(tarn_heap *heap, tarni_search *search, uint32_t zone,
+static tarni_index window_skip_pieces(const tarn_heap *heap, tarni_search *search, uint32_t zone,
                                       tarni_index first) {
   const uint32_t n_walked = walk_of(heap);
   tarni_index found = first;
@@ -217,7 +212,7 @@ static tarni_index window_skip_pieces(tarn_heap *heap, tarni_search *search, uin
 /* This extent, or one above it, where no window begins before that. In each window so many units
  * begin, in a row, as fit into it, and none of them is barred, nor void in a search that may not
  * map. 0: there is no such window, or no extent. */
-static tarni_index window_skip(tarn_heap *heap, tarni_search *search, const tarni_need *need,
+static tarni_index window_skip(const tarn_heap *heap, tarni_search *search, const tarni_need *need,
                                tarni_index index) {
   const uint64_t n = tarni_unit_of(heap, need->size);
   if (index == 0 || n == 0) {
@@ -236,7 +231,7 @@ static tarni_index window_skip(tarn_heap *heap, tarni_search *search, const tarn
 }
 
 /* Where the next window can begin behind an extent that none can have, or not as its first. */
-static tarni_index window_after(tarn_heap *heap, tarni_search *search, const tarni_need *need,
+static tarni_index window_after(const tarn_heap *heap, tarni_search *search, const tarni_need *need,
                                 tarni_index index) {
   return window_skip(heap, search, need,
                      need->size < heap->unit
