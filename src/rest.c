@@ -12,7 +12,7 @@
 #include "internal.h"
 
 enum {
-  REST_MOVES = 1 << 15, /* so many earn nothing: a second on an H200 */
+  REST_MOVES = 1 << 16, /* so many earn nothing: two seconds on an H200 */
   REST_SLABS = 64,      /* slabs that are made for each move where moves are rare */
   REST_EARN = 32,       /* bytes that move for each that is earned, */
   REST_SHARE = 4,       /* up to this part of the peak, and with this part of the limit left */

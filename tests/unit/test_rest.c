@@ -8,7 +8,7 @@
 #include "support/rig.h"
 #include "support/test.h"
 
-enum { MIB = 1 << 20, N_BLOCKS = 100, N_STEPS = 6000, MANY_MOVES = 1 << 15 };
+enum { MIB = 1 << 20, N_BLOCKS = 100, N_STEPS = 6000, MANY_MOVES = 1 << 16 };
 
 typedef struct program {
   rig r;
