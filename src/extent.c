@@ -9,8 +9,9 @@
  * by the others. That may be older than it has to be: who searches in vain mends it.
  *
  * Invariant: two neighbours that are free, alike in kind and tree are one extent, unless their
- * orders together name too many lanes. A split copies the order, a merge unites it. Knows nothing
- * about chunks. Everything is under heap->lock. */
+ * orders together name too many lanes. A split copies the order, a merge unites it. Where two that
+ * are not void meet and stay apart is a seam: for each unit it is known how many begin there. Knows
+ * nothing about chunks. Everything is under heap->lock. */
 #include <stdlib.h>
 
 #include "base/bits.h"
