@@ -131,6 +131,9 @@ double bench_median(double *numbers, size_t count);
 uint32_t bench_find_peers(bench_peer peers[BENCH_MAX_PEERS], tarn_heap *heap,
                           const tarn_device_info *device, const char *file);
 
+/* Says of those that are not here why. */
+void bench_print_absent(const bench_peer peers[], uint32_t n_peers);
+
 /* How many CPUs this process may use. */
 uint32_t bench_cpus(void);
 

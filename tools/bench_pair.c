@@ -242,11 +242,7 @@ static void print_pair_head(const pair_bench *b) {
          b->n_cpus, (unsigned)b->n_rounds);
   printf("floor: a thread's own stack of blocks, popped and pushed; in the last section the way\n"
          "from thread to thread alone.\n");
-  for (uint32_t i = 0; i < b->n_peers; i++) {
-    if (b->peers[i].absent[0] != '\0') {
-      printf("%s is not here: %s\n", b->peers[i].name, b->peers[i].absent);
-    }
-  }
+  bench_print_absent(b->peers, b->n_peers);
 }
 
 static bool open_pair(pair_bench *b, const char *device_name) {

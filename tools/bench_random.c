@@ -94,10 +94,11 @@ static int column_width(const bench_peer *peer) {
 }
 
 static void print_random_head(const random_bench *b) {
-  printf("%s: %s. Milliseconds a run: median of %d; FIRST from an empty heap.\n\n%11s %4s %8s %7s "
-         "%6s %6s %9s",
-         b->info.name, b->info.model, (int)N_RUNS, "ALLOCATIONS", "MIB", "HELD", "RATIO", "CALLS",
-         "REPEAT", "FIRST");
+  printf("%s: %s. Milliseconds a run: median of %d; FIRST from an empty heap.\n", b->info.name,
+         b->info.model, (int)N_RUNS);
+  bench_print_absent(b->peers, b->n_peers);
+  printf("\n%11s %4s %8s %7s %6s %6s %9s", "ALLOCATIONS", "MIB", "HELD", "RATIO", "CALLS", "REPEAT",
+         "FIRST");
   for (uint32_t i = 0; i < b->n_peers; i++) {
     if (b->peers[i].absent[0] == '\0') {
       printf(" %*s", column_width(&b->peers[i]), b->peers[i].name);

@@ -320,6 +320,7 @@ static void wrong_words(void) {
       {"bench bogus", 2, "no benchmark 'bogus'"},
       {"bench --bogus", 2, "--bogus"},
       {"bench random --case 5:5", 2, "no case '5:5'"},
+      {"bench random --peer /nowhere/x.so --case 1000:1", 0, "peer is not here: /nowhere/x.so"},
       {"bench pair extra", 2, "extra"},
       {"bench pair --rounds 0", 2, "from 1 to 1001"},
       {"bench pair --device nope", 1, "nope"},
