@@ -126,7 +126,9 @@ uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache, bool is
                              .end = cache->lane + 1,
                              .stacks = cache->stacks,
                              .is_thorough = is_thorough};
-  return tarni_slab_collect_locked(heap, &sweep);
+  const uint32_t n_slabs = tarni_slab_collect_locked(heap, &sweep);
+  tarni_rest_collect_locked(heap, n_slabs);
+  return n_slabs;
 }
 
 void tarni_caches_revoke_locked(tarn_heap *heap) {

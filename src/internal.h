@@ -348,6 +348,10 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes);
 /* What the heap may hold above its slack, if that is to be made next. */
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more);
+/* Collecting took so many slabs. */
+void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs);
+/* Whether the heap does not collect where so much more is needed, unless that cannot be had. */
+bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more);
 
 /* ---- tide.c: rounds of a program ---- */
 /* What is used has changed. */

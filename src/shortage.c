@@ -102,7 +102,9 @@ static void collect_own(shortage *at, bool is_thorough) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_drop_large_locked(heap, at->cache);
-  (void)tarni_cache_collect_locked(heap, at->cache, is_thorough);
+  if (is_thorough || !tarni_rest_is_eased_locked(heap, at->need->size)) {
+    (void)tarni_cache_collect_locked(heap, at->cache, is_thorough);
+  }
   tarni_lock_release(&heap->lock);
 }
 

@@ -63,8 +63,9 @@ static uint64_t blocks_kept(const tarn_heap *heap, const tarni_cache *cache) {
 void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_tide *tide = &heap->tide;
   tide->n_blocks++;
-  if (heap->is_fixed || tarni_grow_is_cheap_locked(heap, 0) || !is_low(heap) ||
-      tide->n_blocks < tide->price || blocks_kept(heap, cache) > TIDE_MOST) {
+  if (heap->is_fixed || tarni_grow_is_cheap_locked(heap, 0) ||
+      tarni_rest_is_eased_locked(heap, 0) || !is_low(heap) || tide->n_blocks < tide->price ||
+      blocks_kept(heap, cache) > TIDE_MOST) {
     return;
   }
   const uint32_t n_slabs = tarni_cache_collect_locked(heap, cache, true);

@@ -305,6 +305,9 @@ typedef struct tarni_rest {
   uint64_t n_moves;      /* of chunks, less one for so many slabs that were made without */
   uint64_t n_slabs;      /* made since the last move, and what was left of those before */
   uint64_t earned_bytes; /* by moves */
+  uint64_t n_collected;  /* slabs that collecting took, */
+  uint64_t n_eased;      /* and chunks that have moved while the heap did without, */
+  uint32_t n_tries;      /* since it has given that up for the so-manieth time */
 } tarni_rest;
 
 /* What a heap does beyond its work, at a price. */
