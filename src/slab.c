@@ -69,7 +69,11 @@ static void pages_set(tarn_heap *heap, const tarni_extent *extent, tarni_index v
     heap->pages[at >> TARNI_GRANULE_LOG2] = value;
   }
   for (uint64_t at = tarni_align_up(extent->offset, heap->unit); at < end; at += heap->unit) {
-    (value != 0 ? tarni_bitset_add : tarni_bitset_remove)(&heap->barred, tarni_unit_of(heap, at));
+    if (value != 0) {
+      tarni_bitset_add(&heap->barred, tarni_unit_of(heap, at));
+    } else {
+      tarni_bitset_remove(&heap->barred, tarni_unit_of(heap, at));
+    }
   }
 }
 
