@@ -8,9 +8,11 @@
  * room for others, for captures, and for what the program will need.
  *
  * Likewise with slabs that are collected and made again, for ever, to save memory in a heap that
- * holds more than it ever used all the same: in the end it is eased, and rather grows a little than
- * collects. If chunks move then, each of them once, it is not at ease without collecting, and has
- * to collect twice as many slabs before that is tried again.
+ * holds more than is used all the same. While so many are collected it is seen what is used when
+ * nothing else is kept; then the heap is eased: up to three eighths above that it rather grows
+ * than collects. If as much memory moves then as it holds it is not at ease without collecting, and
+ * collects twice as many slabs before the next try. If it collects as many all the same, since that
+ * is not enough, what is used is seen anew.
  *
  * Everything is under heap->lock. */
 #include "base/bits.h"
@@ -21,8 +23,9 @@ enum {
   REST_SLABS = 64,          /* slabs that are made for each move where moves are rare */
   REST_EARN = 32,           /* bytes that move for each that is earned, */
   REST_SHARE = 4,           /* up to this part of the peak, and with this part of the limit left */
-  REST_COLLECTED = 1 << 16, /* slabs that are collected before a heap is eased */
-  REST_EASE_SHARE = 16,     /* of the peak: what it holds more than that */
+  REST_COLLECTED = 1 << 16, /* slabs that are collected before a heap is eased, */
+  REST_EASE_SHARE = 16,     /* which holds more than the peak and this part of it, */
+  REST_EASE_MOST = 6,       /* but not more than so many of these parts */
   REST_MAX_TRIES = 32,
 };
 
@@ -36,29 +39,41 @@ static bool has_room(const tarn_heap *heap, uint64_t more) {
 
 /* ---- Slabs ---- */
 
-void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
-  heap->rest.n_collected += n_slabs;
+static bool is_patient(const tarni_rest *rest) {
+  return rest->n_collected >= (uint64_t)REST_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
 }
 
-static uint64_t patience_of(const tarni_rest *rest) {
-  return (uint64_t)REST_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
+/* From here on it is seen anew what is used, and whether that is worth collecting for. */
+static void ease_end(tarni_rest *rest) {
+  rest->n_collected = rest->n_again = rest->n_eased = rest->lean_peak = 0;
+}
+
+void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
+  tarni_rest *rest = &heap->rest;
+  if (!is_patient(rest)) {
+    rest->n_collected += n_slabs;
+    rest->lean_peak = tarni_max(rest->lean_peak, heap->used_bytes);
+  } else {
+    rest->n_again += n_slabs;
+    if (rest->n_again >= REST_COLLECTED) { /* it needs more than it did */
+      ease_end(rest);
+    }
+  }
 }
 
 bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more) {
-  const uint64_t peak = heap->used_peak_bytes, held = heap->reserved_bytes;
-  if (heap->rest.n_collected < patience_of(&heap->rest) || heap->is_fixed ||
-      held <= peak + peak / REST_EASE_SHARE) {
-    return false;
-  }
-  const bool may_grow = held + more <= peak + peak / REST_SHARE && has_room(heap, more);
-  return may_grow || heap->idle_bytes >= more;
+  const uint64_t peak = heap->rest.lean_peak, held = heap->reserved_bytes;
+  return is_patient(&heap->rest) && held > peak + peak / REST_EASE_SHARE &&
+         held + more <= peak + peak / REST_EASE_SHARE * REST_EASE_MOST && has_room(heap, more) &&
+         !heap->is_fixed && heap->config.stealing != TARN_STEAL_ALWAYS;
 }
 
-/* A chunk moves: after too many, the heap collects again. */
-static void ease_try(tarn_heap *heap) {
+/* Chunks move while it does not collect. */
+static void ease_try(tarn_heap *heap, uint64_t bytes) {
   tarni_rest *rest = &heap->rest;
-  if (tarni_rest_is_eased_locked(heap, 0) && rest->n_eased++ == heap->n_chunks) {
-    rest->n_collected = rest->n_eased = 0;
+  rest->n_eased += tarni_rest_is_eased_locked(heap, 0) ? bytes >> heap->unit_log2 : 0;
+  if (rest->n_eased > heap->reserved_bytes >> heap->unit_log2) {
+    ease_end(rest);
     rest->n_tries++;
   }
 }
@@ -71,7 +86,7 @@ void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes) {
   rest->n_slabs %= REST_SLABS;
   rest->n_moves++;
   rest->earned_bytes += rest->n_moves > REST_MOVES ? bytes / REST_EARN : 0;
-  ease_try(heap);
+  ease_try(heap, bytes);
 }
 
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more) {

@@ -305,9 +305,11 @@ typedef struct tarni_rest {
   uint64_t n_moves;      /* of chunks, less one for so many slabs that were made without */
   uint64_t n_slabs;      /* made since the last move, and what was left of those before */
   uint64_t earned_bytes; /* by moves */
-  uint64_t n_collected;  /* slabs that collecting took, */
-  uint64_t n_eased;      /* and chunks that have moved while the heap did without, */
-  uint32_t n_tries;      /* since it has given that up for the so-manieth time */
+  uint64_t n_collected;  /* slabs that collecting took until the heap was eased, */
+  uint64_t n_again;      /* and since, */
+  uint64_t lean_peak;    /* the most that was used right after it, */
+  uint64_t n_eased;      /* and units that have moved since */
+  uint32_t n_tries;      /* how often that was given up */
 } tarni_rest;
 
 /* What a heap does beyond its work, at a price. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * Heaps that collect slabs for ever, to save memory where they hold more than they ever used all
- * the same: such a heap is eased, and does without, as long as chunks hardly move. */
+ * Heaps that collect slabs for ever, to save memory where they hold more than is used all the same:
+ * such a heap is eased, and does without, within bounds and as long as chunks hardly move. */
 #include "base/bits.h"
 #include "base/rng.h"
 #include "internal.h"
@@ -48,35 +48,71 @@ static void program_end(program *p) {
   CHECK(rig_is_sound(&p->r));
 }
 
-/* After so many: how many slabs are collected in the last half of the program. */
-static uint64_t collected_at_last(uint64_t n_collected, tarn_heap_stats *stats) {
+static uint64_t collected(const program *p) {
+  return p->r.heap->rest.n_collected + p->r.heap->rest.n_again;
+}
+
+/* How many slabs are collected in the second half of the program. */
+static uint64_t collected_at_last(bool is_eased, tarn_heap_stats *stats) {
   static program p;
   p = (program){.rng = {11}};
   *stats = (tarn_heap_stats){0};
   if (!rig_open(&p.r, "sim:16G", NULL, 1)) {
     return 0;
   }
-  p.r.heap->rest.n_collected = n_collected;
   program_run(&p);
-  const uint64_t before = p.r.heap->rest.n_collected;
+  tarni_rest *rest = &p.r.heap->rest;
+  CHECK(rest->lean_peak != 0 && rest->lean_peak <= rig_stats(&p.r).used_peak_bytes);
+  CHECK(rest->n_collected != 0 && rest->n_collected < MANY_SLABS / 2);
+  rest->n_collected = is_eased ? MANY_SLABS : rest->n_collected;
+  const uint64_t before = collected(&p), most = rest->lean_peak / 16 * 22;
   program_run(&p);
-  const uint64_t n = p.r.heap->rest.n_collected - before;
+  const uint64_t n = collected(&p) - before;
   *stats = rig_stats(&p.r);
+  CHECK(!is_eased || stats->reserved_peak_bytes <= most + 4 * MIB);
   program_end(&p);
   CHECK_OK(tarn_heap_reset(p.r.heap)); /* what comes then is another program */
-  CHECK_EQ(p.r.heap->rest.n_collected, 0);
+  CHECK_EQ(collected(&p), 0);
   rig_close(&p.r);
   return n;
 }
 
 static void collects_no_more(void) {
   tarn_heap_stats before, eased;
-  const uint64_t n_before = collected_at_last(0, &before);
-  const uint64_t n_eased = collected_at_last(MANY_SLABS, &eased);
-  CHECK(n_before > 500 && n_before < MANY_SLABS / 2);
+  const uint64_t n_before = collected_at_last(false, &before);
+  const uint64_t n_eased = collected_at_last(true, &eased);
+  CHECK(n_before > 500);
   CHECK(n_eased < n_before / 8);
   CHECK(eased.reserved_peak_bytes <= before.reserved_peak_bytes / 8 * 9);
-  CHECK(eased.reserved_peak_bytes <= eased.used_peak_bytes / 4 * 5);
+}
+
+/* Blocks whose sizes drift, so that none of those that were given back fits: what is used rises
+ * with what is not collected, but not what the heap may hold. */
+static void is_bounded(void) {
+  enum { N_LARGE = 200, N_DRIFTING = 200, N_ROUNDS = 40 };
+  static program p;
+  p = (program){0};
+  REQUIRE(rig_open(&p.r, "sim:16G", NULL, 1));
+  for (int i = 0; i < N_LARGE; i++) {
+    CHECK_OK(rig_alloc(&p.r, 3 * MIB / 2, p.r.streams[0], &p.blocks[i]));
+  }
+  for (int i = 0; i < N_LARGE; i += 5) {
+    CHECK_OK(rig_free(&p.r, &p.blocks[i], p.r.streams[0]));
+  }
+  for (uint64_t round = 0; round < N_ROUNDS; round++) {
+    for (int i = 0; i < N_DRIFTING; i++) {
+      rig_block *block = &p.blocks[N_LARGE + i];
+      if (block->address != 0) {
+        CHECK_OK(rig_free(&p.r, block, p.r.streams[0]));
+      }
+      CHECK_OK(rig_alloc(&p.r, (70 + 20 * round) << 10, p.r.streams[0], block));
+    }
+    p.r.heap->rest.n_collected = round == 4 ? MANY_SLABS : p.r.heap->rest.n_collected;
+  }
+  const tarn_heap_stats stats = rig_stats(&p.r);
+  CHECK(stats.reserved_bytes <= stats.live_bytes / 8 * 12);
+  program_end(&p);
+  rig_close(&p.r);
 }
 
 /* ---- When a heap is eased ---- */
@@ -86,16 +122,16 @@ typedef struct store {
   rig_block block;
 } store;
 
-/* A heap that has used 320 MiB and holds so many more, idle. */
-static bool store_open(store *s, uint64_t more) {
+/* A heap that uses 320 MiB and holds so many more, idle. */
+static bool store_open(store *s, const char *device, tarn_stealing stealing, uint64_t more) {
   *s = (store){0};
-  if (!rig_open(&s->r, "sim:16G", NULL, 1)) {
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = stealing};
+  if (!rig_open(&s->r, device, &config, 1)) {
     return false;
   }
   CHECK_OK(rig_alloc(&s->r, (uint64_t)320 * MIB, s->r.streams[0], &s->block));
-  if (more != 0) {
-    CHECK_OK(tarn_heap_reserve(s->r.heap, (uint64_t)320 * MIB + more));
-  }
+  CHECK_OK(tarn_heap_reserve(s->r.heap, (uint64_t)320 * MIB + more));
+  s->r.heap->rest.lean_peak = (uint64_t)320 * MIB;
   s->r.heap->rest.n_collected = MANY_SLABS;
   return true;
 }
@@ -113,65 +149,107 @@ static bool is_eased(store *s, uint64_t more) {
   return is;
 }
 
-/* Only a heap that holds a sixteenth more than it ever used, and has collected enough. */
+/* The most that an eased heap may make: in MiB, up to 100. */
+static uint64_t most_eased(store *s) {
+  uint64_t mib = 0;
+  while (mib < 100 && is_eased(s, mib * MIB)) {
+    mib++;
+  }
+  return mib - (mib != 0);
+}
+
+/* Only a heap that holds a sixteenth more than is used, and has collected enough. */
 static void needs_reason(void) {
   static store s;
-  REQUIRE(store_open(&s, 0));
-  CHECK(!is_eased(&s, 0));
-  CHECK_OK(tarn_heap_reserve(s.r.heap, (uint64_t)340 * MIB));
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 20 * MIB));
   CHECK(!is_eased(&s, 0));
   CHECK_OK(tarn_heap_reserve(s.r.heap, (uint64_t)342 * MIB));
   CHECK(is_eased(&s, 0));
   s.r.heap->rest.n_collected = MANY_SLABS - 1;
   CHECK(!is_eased(&s, 0));
   store_close(&s);
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_ALWAYS, 30 * MIB)); /* it would rather steal */
+  CHECK(!is_eased(&s, 0));
+  store_close(&s);
 }
 
-/* It has so much idle, or may make so much: up to a quarter of the peak, as long as others have
- * room, and what was refused is not asked for. */
+/* Up to three eighths more than is used, as long as others have room, and what was refused is not
+ * asked for. */
 static void needs_room(void) {
   static store s;
-  REQUIRE(store_open(&s, (uint64_t)180 * MIB));
-  CHECK(is_eased(&s, (uint64_t)180 * MIB));
-  CHECK(!is_eased(&s, (uint64_t)180 * MIB + 1));
-  store_close(&s);
-  REQUIRE(store_open(&s, (uint64_t)30 * MIB));
-  const uint64_t most = (uint64_t)50 * MIB; /* to 400 */
-  CHECK(is_eased(&s, most));
-  CHECK(!is_eased(&s, most + 1));
-  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)530 * MIB)); /* three quarters are 397.5 */
-  CHECK(!is_eased(&s, most));
-  CHECK(is_eased(&s, (uint64_t)47 * MIB));
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 30 * MIB));
+  CHECK_EQ(most_eased(&s), 90);
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)560 * MIB)); /* three quarters are 420 */
+  CHECK_EQ(most_eased(&s), 70);
+  s.r.heap->captured_bytes += (uint64_t)50 * MIB; /* as if arenas had it */
+  CHECK_EQ(most_eased(&s), 20);
+  s.r.heap->captured_bytes -= (uint64_t)50 * MIB;
   CHECK_OK(tarn_heap_set_limit(s.r.heap, 0));
   s.r.heap->refused_bytes = (uint64_t)390 * MIB;
-  CHECK(!is_eased(&s, most));
-  CHECK(is_eased(&s, (uint64_t)40 * MIB));
+  CHECK_EQ(most_eased(&s), 40);
+  store_close(&s);
+  REQUIRE(store_open(&s, "sim:560M", TARN_STEAL_WHEN_SHORT, 30 * MIB));
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)16 << 30));
+  CHECK_EQ(most_eased(&s), 70);
+  store_close(&s);
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 122 * MIB));
+  CHECK(!is_eased(&s, 0)); /* it holds more than that: what is idle may be of no use */
   store_close(&s);
 }
 
-static void moves_put_off(store *s, uint64_t n) {
+static void put_off(store *s, uint64_t n_moves, uint32_t n_slabs) {
   tarni_lock_acquire(&s->r.heap->lock);
-  for (uint64_t i = 0; i < n; i++) {
+  for (uint64_t i = 0; i < n_moves; i++) {
     tarni_rest_move_locked(s->r.heap, 2 * MIB);
+  }
+  if (n_slabs != 0) {
+    tarni_rest_collect_locked(s->r.heap, n_slabs);
   }
   tarni_lock_release(&s->r.heap->lock);
 }
 
-/* Once as many chunks have moved as there are it collects again, twice as much. */
+/* Once as much has moved as it holds it collects again, twice as much each time. */
 static void gives_up(void) {
   static store s;
-  REQUIRE(store_open(&s, (uint64_t)40 * MIB));
-  const uint64_t n_chunks = s.r.heap->n_chunks;
-  CHECK(n_chunks > 8);
-  moves_put_off(&s, n_chunks);
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 40 * MIB));
+  tarni_rest *rest = &s.r.heap->rest;
+  rest->lean_peak = (uint64_t)360 * MIB;
+  put_off(&s, 1000, 0); /* it is tight, and collects: they are no sign of anything */
+  CHECK_EQ(rest->n_tries, 0);
+  rest->lean_peak = (uint64_t)320 * MIB;
+  put_off(&s, 1000, 0);
+  CHECK(!is_eased(&s, 0));
+  for (uint32_t tries = 1; tries < 4; tries++) {
+    CHECK_EQ(rest->n_tries, tries);
+    CHECK_EQ(rest->n_collected, 0);
+    CHECK_EQ(rest->lean_peak, 0);
+    put_off(&s, 1000, ((uint32_t)MANY_SLABS << tries) - 1); /* nor are these */
+    CHECK(!is_eased(&s, 0));
+    put_off(&s, 0, 1);
+    CHECK_EQ(rest->lean_peak, (uint64_t)320 * MIB);
+    CHECK(is_eased(&s, 0));
+    put_off(&s, 180, 0);
+    CHECK(is_eased(&s, 0));
+    put_off(&s, 1, 0);
+    CHECK(!is_eased(&s, 0));
+  }
+  store_close(&s);
+}
+
+/* If it collects as many all the same it needs more by now: that is seen anew. */
+static void looks_again(void) {
+  static store s;
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 40 * MIB));
+  s.r.heap->rest.lean_peak = (uint64_t)300 * MIB;
+  put_off(&s, 0, MANY_SLABS - 1);
+  CHECK_EQ(s.r.heap->rest.lean_peak, (uint64_t)300 * MIB);
   CHECK(is_eased(&s, 0));
-  moves_put_off(&s, 1);
+  put_off(&s, 0, 1);
   CHECK(!is_eased(&s, 0));
-  CHECK_EQ(s.r.heap->rest.n_collected, 0);
-  moves_put_off(&s, 10 * n_chunks); /* these are no sign of anything */
-  s.r.heap->rest.n_collected = 2 * MANY_SLABS - 1;
-  CHECK(!is_eased(&s, 0));
-  s.r.heap->rest.n_collected = 2 * MANY_SLABS;
+  CHECK_EQ(s.r.heap->rest.n_tries, 0);
+  put_off(&s, 0, MANY_SLABS);
+  put_off(&s, 0, 1);
+  CHECK_EQ(s.r.heap->rest.lean_peak, (uint64_t)320 * MIB);
   CHECK(is_eased(&s, 0));
   store_close(&s);
 }
@@ -191,6 +269,7 @@ static void collects_under_shortage(void) {
     CHECK_OK(rig_free(&p.r, &p.blocks[i], p.r.streams[0]));
   }
   p.r.heap->rest.n_collected = MANY_SLABS;
+  p.r.heap->rest.lean_peak = (uint64_t)300 * MIB;
   CHECK_OK(tarn_sim_fail(p.r.device, TARN_CALL_CREATE, 1, 0, 0));
   CHECK_OK(rig_alloc(&p.r, (uint64_t)30 * MIB, p.r.streams[0], &p.blocks[0]));
   CHECK_OK(rig_alloc(&p.r, (uint64_t)250 * MIB, p.r.streams[0], &p.blocks[1]));
@@ -204,9 +283,11 @@ static void collects_under_shortage(void) {
 
 static const test_case cases[] = {
     {"a heap that has collected enough does without", collects_no_more},
-    {"if it holds more than it ever used", needs_reason},
-    {"and can do without", needs_room},
+    {"within bounds", is_bounded},
+    {"if it holds more than is used", needs_reason},
+    {"and there is room for more", needs_room},
     {"unless its chunks move then", gives_up},
+    {"or it needs more by now", looks_again},
     {"under shortage it collects", collects_under_shortage},
 };
 
