@@ -31,8 +31,7 @@ enum {
   GROW_EXTRA_SHARE = 48,
   GROW_EXTRA_LEAST = 2,
   GROW_EXTRA_MOST = 8,
-  GROW_WIDE_TRIES = 64, /* idle chunks that are looked at for a window */
-  GROW_GAP_SHARE = 64,  /* of the limit: no more is stranded for the sake of where blocks begin */
+  GROW_GAP_SHARE = 64, /* of the limit: no more is stranded for the sake of where blocks begin */
 };
 
 typedef struct plan_piece {
@@ -601,54 +600,12 @@ bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *ex
   return *extent != 0;
 }
 
-/* Where memory is to be moved, and all chunks that are idle are too large for the window: as much
- * as the smallest of them has. 0: there is no need for it. */
-static uint64_t wide_size_locked(const tarn_heap *heap, const grow_plan *plan,
-                                 const tarni_need *need) {
-  const uint64_t size = tarni_align_up(need->size, heap->unit);
-  if (!may_move(heap, plan, size, GROW_SMALL_SLACK_SHARE)) {
-    return 0;
-  }
-  uint64_t smallest = 0;
-  tarni_index index = tarni_idle_highest_locked(heap);
-  for (uint32_t n = 0; index != 0 && n < GROW_WIDE_TRIES; n++) {
-    const uint64_t bytes = tarni_chunk_bytes(heap, &heap->chunks[index]);
-    if (bytes <= size) {
-      return 0;
-    }
-    smallest = smallest == 0 ? bytes : tarni_min(smallest, bytes);
-    index = tarni_idle_below_locked(heap, heap->chunks[index].first_unit);
-  }
-  return smallest;
-}
-
-static tarn_status plan_fill_locked(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
-  const tarn_status status = plan_window_locked(heap, plan, need);
-  return status == TARN_OK ? plan_chunks_locked(heap, plan) : status;
-}
-
-/* Plans a window of chunks that are there and larger than what is needed. */
-static bool plan_wide_locked(tarn_heap *heap, grow_plan *plan, const tarni_need *need) {
-  tarni_need wide = *need;
-  wide.size = wide_size_locked(heap, plan, need);
-  wide.alignment = tarni_max(need->alignment, heap->unit);
-  if (wide.size == 0) {
-    return false;
-  }
-  if (plan_fill_locked(heap, plan, &wide) == TARN_OK && plan->fresh_bytes == 0) {
-    return true;
-  }
-  plan_restore_locked(heap, plan);
-  return false;
-}
-
 tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
                        tarni_index *extent) {
   *extent = 0;
   heap->is_map_refused = false;
   grow_plan *plan;
-  const uint64_t most = heap->is_fixed ? need->size : tarni_max(need->size, GROW_MAX_CHUNK);
-  TARN_TRY(plan_make(heap, need->lane, most, &plan));
+  TARN_TRY(plan_make(heap, need->lane, need->size, &plan));
   plan->may_move = !heap->is_fixed;
   plan->search.may_steal = may_steal;
   plan->is_short = need->is_short;
@@ -657,7 +614,8 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   tarn_status status = TARN_OK;
   if (*extent == 0) {
     plan->search.is_lean = need->is_short || need->size > room_left_locked(heap) / GROW_LEAN_SHARE;
-    status = plan_wide_locked(heap, plan, need) ? TARN_OK : plan_fill_locked(heap, plan, need);
+    status = plan_window_locked(heap, plan, need);
+    status = status == TARN_OK ? plan_chunks_locked(heap, plan) : status;
   }
   tarni_lock_release(&heap->lock);
   if (*extent == 0) {

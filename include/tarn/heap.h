@@ -172,10 +172,9 @@ typedef struct tarn_block_info {
 
 TARN_API tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info);
 
-/* Makes the heap hold at least `bytes` of physical memory, ready for use by large blocks, and moved
- * to where small ones need it, with few driver calls. When it fails the heap keeps what it has got
- * by then. TARN_UNSUPPORTED where blocks are the driver's own allocations: nobody knows their sizes
- * yet. */
+/* Makes the heap hold at least `bytes` of physical memory, ready for use by large blocks. When it
+ * fails the heap keeps what it has got by then. TARN_UNSUPPORTED where blocks are the driver's own
+ * allocations: nobody knows their sizes yet. */
 TARN_API tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes);
 
 /* Gives memory that no block uses back to the device until at most `keep_bytes` are held. Waits for
