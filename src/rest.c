@@ -9,10 +9,9 @@
  *
  * Likewise with slabs that are collected and made again, for ever, to save memory in a heap that
  * holds more than is used all the same. While so many are collected it is seen what is used when
- * nothing else is kept; then the heap is eased: up to three eighths above that it rather grows
- * than collects. If as much memory moves then as it holds it is not at ease without collecting, and
- * collects twice as many slabs before the next try. If it collects as many all the same, since that
- * is not enough, what is used is seen anew.
+ * nothing else is kept; then the heap is eased: a little above that it rather grows than collects.
+ * If as much memory moves then as it holds, or it collects as many slabs all the same, it is not at
+ * ease without collecting, and collects twice as many before the next try.
  *
  * Everything is under heap->lock. */
 #include "base/bits.h"
@@ -25,7 +24,7 @@ enum {
   REST_SHARE = 4,           /* up to this part of the peak, and with this part of the limit left */
   REST_COLLECTED = 1 << 16, /* slabs that are collected before a heap is eased, */
   REST_EASE_SHARE = 16,     /* which holds more than the peak and this part of it, */
-  REST_EASE_MOST = 6,       /* but not more than so many of these parts */
+  REST_EASE_MOST = 5,       /* but not more than so many of these parts */
   REST_MAX_TRIES = 32,
 };
 
@@ -43,9 +42,10 @@ static bool is_patient(const tarni_rest *rest) {
   return rest->n_collected >= (uint64_t)REST_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
 }
 
-/* From here on it is seen anew what is used, and whether that is worth collecting for. */
+/* From here on it is seen anew what is used, for twice as long. */
 static void ease_end(tarni_rest *rest) {
   rest->n_collected = rest->n_again = rest->n_eased = rest->lean_peak = 0;
+  rest->n_tries++;
 }
 
 void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
@@ -55,17 +55,19 @@ void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
     rest->lean_peak = tarni_max(rest->lean_peak, heap->used_bytes);
   } else {
     rest->n_again += n_slabs;
-    if (rest->n_again >= REST_COLLECTED) { /* it needs more than it did */
+    if (rest->n_again >= REST_COLLECTED) { /* that is not enough */
       ease_end(rest);
     }
   }
 }
 
+/* With several streams it is not known what the others only keep. */
 bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more) {
   const uint64_t peak = heap->rest.lean_peak, held = heap->reserved_bytes;
-  return is_patient(&heap->rest) && held > peak + peak / REST_EASE_SHARE &&
-         held + more <= peak + peak / REST_EASE_SHARE * REST_EASE_MOST && has_room(heap, more) &&
-         !heap->is_fixed && heap->config.stealing != TARN_STEAL_ALWAYS;
+  const uint64_t part = peak / REST_EASE_SHARE;
+  return is_patient(&heap->rest) && held > peak + part &&
+         held + more <= peak + part * REST_EASE_MOST && has_room(heap, more) &&
+         heap->n_lanes <= 2 && !heap->is_fixed && heap->config.stealing != TARN_STEAL_ALWAYS;
 }
 
 /* Chunks move while it does not collect. */
@@ -74,7 +76,6 @@ static void ease_try(tarn_heap *heap, uint64_t bytes) {
   rest->n_eased += tarni_rest_is_eased_locked(heap, 0) ? bytes >> heap->unit_log2 : 0;
   if (rest->n_eased > heap->reserved_bytes >> heap->unit_log2) {
     ease_end(rest);
-    rest->n_tries++;
   }
 }
 

@@ -65,7 +65,7 @@ static uint64_t collected_at_last(bool is_eased, tarn_heap_stats *stats) {
   CHECK(rest->lean_peak != 0 && rest->lean_peak <= rig_stats(&p.r).used_peak_bytes);
   CHECK(rest->n_collected != 0 && rest->n_collected < MANY_SLABS / 2);
   rest->n_collected = is_eased ? MANY_SLABS : rest->n_collected;
-  const uint64_t before = collected(&p), most = rest->lean_peak / 16 * 22;
+  const uint64_t before = collected(&p), most = rest->lean_peak / 16 * 21;
   program_run(&p);
   const uint64_t n = collected(&p) - before;
   *stats = rig_stats(&p.r);
@@ -126,7 +126,7 @@ typedef struct store {
 static bool store_open(store *s, const char *device, tarn_stealing stealing, uint64_t more) {
   *s = (store){0};
   const tarn_heap_config config = {.size = sizeof(config), .stealing = stealing};
-  if (!rig_open(&s->r, device, &config, 1)) {
+  if (!rig_open(&s->r, device, &config, 2)) {
     return false;
   }
   CHECK_OK(rig_alloc(&s->r, (uint64_t)320 * MIB, s->r.streams[0], &s->block));
@@ -167,32 +167,37 @@ static void needs_reason(void) {
   CHECK(is_eased(&s, 0));
   s.r.heap->rest.n_collected = MANY_SLABS - 1;
   CHECK(!is_eased(&s, 0));
+  s.r.heap->rest.n_collected = MANY_SLABS;
+  rig_block block;
+  CHECK_OK(rig_alloc(&s.r, 2 * MIB, s.r.streams[1], &block));
+  CHECK(!is_eased(&s, 0)); /* what the other stream keeps is not known */
+  CHECK_OK(rig_free(&s.r, &block, s.r.streams[1]));
   store_close(&s);
   REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_ALWAYS, 30 * MIB)); /* it would rather steal */
   CHECK(!is_eased(&s, 0));
   store_close(&s);
 }
 
-/* Up to three eighths more than is used, as long as others have room, and what was refused is not
+/* Up to five sixteenths more than is used, as long as others have room, and what was refused is not
  * asked for. */
 static void needs_room(void) {
   static store s;
   REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 30 * MIB));
-  CHECK_EQ(most_eased(&s), 90);
-  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)560 * MIB)); /* three quarters are 420 */
   CHECK_EQ(most_eased(&s), 70);
-  s.r.heap->captured_bytes += (uint64_t)50 * MIB; /* as if arenas had it */
-  CHECK_EQ(most_eased(&s), 20);
-  s.r.heap->captured_bytes -= (uint64_t)50 * MIB;
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)540 * MIB)); /* three quarters are 405 */
+  CHECK_EQ(most_eased(&s), 55);
+  s.r.heap->captured_bytes += (uint64_t)30 * MIB; /* as if arenas had it */
+  CHECK_EQ(most_eased(&s), 25);
+  s.r.heap->captured_bytes -= (uint64_t)30 * MIB;
   CHECK_OK(tarn_heap_set_limit(s.r.heap, 0));
   s.r.heap->refused_bytes = (uint64_t)390 * MIB;
   CHECK_EQ(most_eased(&s), 40);
   store_close(&s);
-  REQUIRE(store_open(&s, "sim:560M", TARN_STEAL_WHEN_SHORT, 30 * MIB));
+  REQUIRE(store_open(&s, "sim:540M", TARN_STEAL_WHEN_SHORT, 30 * MIB));
   CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)16 << 30));
-  CHECK_EQ(most_eased(&s), 70);
+  CHECK_EQ(most_eased(&s), 55);
   store_close(&s);
-  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 122 * MIB));
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 102 * MIB));
   CHECK(!is_eased(&s, 0)); /* it holds more than that: what is idle may be of no use */
   store_close(&s);
 }
@@ -236,7 +241,7 @@ static void gives_up(void) {
   store_close(&s);
 }
 
-/* If it collects as many all the same it needs more by now: that is seen anew. */
+/* If it collects as many all the same that is seen anew, too: it may need more by now. */
 static void looks_again(void) {
   static store s;
   REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 40 * MIB));
@@ -246,8 +251,8 @@ static void looks_again(void) {
   CHECK(is_eased(&s, 0));
   put_off(&s, 0, 1);
   CHECK(!is_eased(&s, 0));
-  CHECK_EQ(s.r.heap->rest.n_tries, 0);
-  put_off(&s, 0, MANY_SLABS);
+  CHECK_EQ(s.r.heap->rest.n_tries, 1);
+  put_off(&s, 0, 2 * MANY_SLABS);
   put_off(&s, 0, 1);
   CHECK_EQ(s.r.heap->rest.lean_peak, (uint64_t)320 * MIB);
   CHECK(is_eased(&s, 0));
