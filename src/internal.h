@@ -339,6 +339,8 @@ void tarni_bins_detach_locked(tarn_heap *heap, uint32_t n_lanes,
                               tarni_bin (*bins)[TARNI_CLASS_COUNT]);
 void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
                               tarni_bin (*bins)[TARNI_CLASS_COUNT], bool are_complete);
+/* What all bins keep. */
+uint64_t tarni_bins_bytes_locked(const tarn_heap *heap);
 /* Moves all bins and free extents of a lane whose every ticket is complete to the common lane. */
 void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 

@@ -8,8 +8,8 @@
  * room for others, for captures, and for what the program will need.
  *
  * Likewise with slabs that are collected and made again, for ever, to save memory in a heap that
- * holds more than is used all the same. While so many are collected it is seen what is used when
- * nothing else is kept; then the heap is eased: a little above that it rather grows than collects.
+ * holds more than is used all the same. While so many are collected it is seen what is used but for
+ * what bins keep; then the heap is eased: a little above that it rather grows than collects.
  * If as much memory moves then as it holds, or it collects as many slabs all the same, it is not at
  * ease without collecting, and collects twice as many before the next try.
  *
@@ -24,7 +24,8 @@ enum {
   REST_SHARE = 4,           /* up to this part of the peak, and with this part of the limit left */
   REST_COLLECTED = 1 << 16, /* slabs that are collected before a heap is eased, */
   REST_EASE_SHARE = 16,     /* which holds more than the peak and this part of it, */
-  REST_EASE_MOST = 5,       /* but not more than so many of these parts */
+  REST_EASE_MOST = 6,       /* but not more than so many of these parts */
+  REST_LANES = 64,          /* with more of them it would take too long to see what they keep */
   REST_MAX_TRIES = 32,
 };
 
@@ -52,7 +53,10 @@ void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
   tarni_rest *rest = &heap->rest;
   if (!is_patient(rest)) {
     rest->n_collected += n_slabs;
-    rest->lean_peak = tarni_max(rest->lean_peak, heap->used_bytes);
+    if (heap->used_bytes > rest->lean_peak && heap->n_lanes <= REST_LANES) {
+      rest->lean_peak =
+          tarni_max(rest->lean_peak, heap->used_bytes - tarni_bins_bytes_locked(heap));
+    }
   } else {
     rest->n_again += n_slabs;
     if (rest->n_again >= REST_COLLECTED) { /* that is not enough */
@@ -61,13 +65,12 @@ void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
   }
 }
 
-/* With several streams it is not known what the others only keep. */
 bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more) {
   const uint64_t peak = heap->rest.lean_peak, held = heap->reserved_bytes;
   const uint64_t part = peak / REST_EASE_SHARE;
   return is_patient(&heap->rest) && held > peak + part &&
-         held + more <= peak + part * REST_EASE_MOST && has_room(heap, more) &&
-         heap->n_lanes <= 2 && !heap->is_fixed && heap->config.stealing != TARN_STEAL_ALWAYS;
+         held + more <= peak + part * REST_EASE_MOST && has_room(heap, more) && !heap->is_fixed &&
+         heap->config.stealing != TARN_STEAL_ALWAYS;
 }
 
 /* Chunks move while it does not collect. */

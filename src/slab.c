@@ -57,6 +57,16 @@ uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class
                             : bin_pop(heap, &heap->lanes[TARNI_LANE_COMMON].bins[class_index]);
 }
 
+uint64_t tarni_bins_bytes_locked(const tarn_heap *heap) {
+  uint64_t sum = 0;
+  for (tarni_index lane = 0; lane < heap->n_lanes; lane++) {
+    for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+      sum += heap->lanes[lane].bins[i].n * tarni_class_size(i);
+    }
+  }
+  return sum;
+}
+
 /* ---- Slabs ---- */
 
 /* Slabs of several blocks are found by all their granules, those of one block by their first

@@ -307,7 +307,7 @@ typedef struct tarni_rest {
   uint64_t earned_bytes; /* by moves */
   uint64_t n_collected;  /* slabs that collecting took until the heap was eased, */
   uint64_t n_again;      /* and since, */
-  uint64_t lean_peak;    /* the most that was used right after it, */
+  uint64_t lean_peak;    /* the most that was used then, but for what bins kept, */
   uint64_t n_eased;      /* and units that have moved since */
   uint32_t n_tries;      /* how often that was given up */
 } tarni_rest;
