@@ -278,8 +278,9 @@ static void keeps_do_not_count(void) {
 
 /* ---- Shortage ---- */
 
-/* All that is free is in slabs, and the device has no more: the heap collects all the same. */
-static void collects_under_shortage(void) {
+/* An eased heap, all that is free is in slabs, or idle and too little, and a driver call fails: it
+ * collects all the same. */
+static void collects_while_failing(tarn_call call, int code, uint64_t bytes) {
   static program p;
   p = (program){0};
   REQUIRE(rig_open(&p.r, "sim:16G", NULL, 1));
@@ -292,15 +293,21 @@ static void collects_under_shortage(void) {
   }
   p.r.heap->rest.n_collected = MANY_SLABS;
   p.r.heap->rest.lean_peak = (uint64_t)300 * MIB;
-  CHECK_OK(tarn_sim_fail(p.r.device, TARN_CALL_CREATE, 1, 0, 0));
-  CHECK_OK(rig_alloc(&p.r, (uint64_t)30 * MIB, p.r.streams[0], &p.blocks[0]));
-  CHECK_OK(rig_alloc(&p.r, (uint64_t)250 * MIB, p.r.streams[0], &p.blocks[1]));
-  uint64_t n_refused = 0;
-  CHECK_OK(tarn_sim_failed(p.r.device, &n_refused));
-  CHECK(n_refused != 0); /* it would rather have grown */
+  CHECK_OK(tarn_sim_fail(p.r.device, call, 1, 0, code));
+  CHECK_OK(rig_alloc(&p.r, bytes, p.r.streams[0], &p.blocks[0]));
+  uint64_t n_failed = 0;
+  CHECK_OK(tarn_sim_failed(p.r.device, &n_failed));
+  CHECK(n_failed != 0);
   CHECK_OK(tarn_sim_fail(p.r.device, TARN_CALL_COUNT, 0, 0, 0));
   program_end(&p);
   rig_close(&p.r);
+}
+
+/* The device has no more, or the driver cannot be asked whether it may grow. */
+static void collects_under_shortage(void) {
+  enum { INVALID_VALUE = 1 };
+  collects_while_failing(TARN_CALL_CREATE, 0, (uint64_t)30 * MIB);
+  collects_while_failing(TARN_CALL_CAPTURE_STATE, INVALID_VALUE, MIB);
 }
 
 static const test_case cases[] = {
