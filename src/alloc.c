@@ -88,6 +88,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
   }
   tarni_lock_acquire(&heap->lock);
   if (!tarni_shortage_is_beyond_locked(heap, size)) {
+    tarni_shelf_fit_locked(heap, cache);
     tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */
     tarni_tide_turn_locked(heap, cache);
   }
@@ -126,17 +127,23 @@ static inline uint32_t small_hit(tarn_heap *heap, tarni_cache *cache, uint32_t c
   return item;
 }
 
-/* pre: the cache is entered. The kept large block, if it has exactly this size; 0: it has not. */
+/* pre: the cache is entered. The kept large block, if it has exactly this size, or one from the
+ * shelf; 0: there is neither. */
 static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size) {
-  const tarni_index extent = cache->large.extent;
-  if (extent == 0 || cache->large.granules != size >> TARNI_GRANULE_LOG2) {
-    return 0;
+  tarni_index index = cache->large.extent;
+  if (index != 0 && cache->large.granules == size >> TARNI_GRANULE_LOG2) {
+    cache->large.extent = 0;
+    heap->extents[index].spare = 0;
+  } else {
+    index = tarni_shelf_take(heap, cache, size);
+    if (index == 0) {
+      return 0;
+    }
   }
-  cache->large.extent = 0;
-  cache->large.youngest = extent;
-  heap->extents[extent].state = TARNI_BLOCK_LIVE;
-  tarni_count_large_alloc(cache, size);
-  return extent;
+  cache->large.youngest = index;
+  heap->extents[index].state = TARNI_BLOCK_LIVE;
+  tarni_count_large_alloc(cache, heap->extents[index].size);
+  return index;
 }
 
 /* From a cache that was not the hot one: still with no lock, if it has a block. */

@@ -269,6 +269,27 @@ static tarn_status check_bin(tarn_heap *heap, const tarni_bin *bin, uint32_t cla
   return compare("blocks in a bin", bin->n, n);
 }
 
+static tarn_status check_large(tarn_heap *heap, tarni_index index, uint64_t size) {
+  tarni_extent *slab = tarni_extent_at(heap, index);
+  TARN_TRY(compare("a large block in a cache", TARNI_EXTENT_SLAB, slab->kind));
+  TARN_TRY(compare("its class", TARNI_CLASS_COUNT, slab->class_index));
+  TARN_TRY(compare("its state", TARNI_BLOCK_FREE, slab->state));
+  TARN_TRY(compare("its size", size, slab->size));
+  slab->n_seen++;
+  return TARN_OK;
+}
+
+static tarn_status check_shelf(tarn_heap *heap, const tarni_shelf *shelf) {
+  uint64_t bytes = 0;
+  for (uint64_t left = shelf->filled; left != 0; left &= left - 1) {
+    const tarni_index index = shelf->rows[tarni_low_bit(left)];
+    const uint64_t size = tarni_extent_at(heap, index)->size;
+    TARN_TRY(check_large(heap, index, size));
+    bytes += size;
+  }
+  return compare("bytes on a shelf", atomic_load(&shelf->bytes), bytes);
+}
+
 static tarn_status check_cache(tarn_heap *heap, const tarni_cache *cache) {
   for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
     const tarni_stack *stack = &cache->stacks[i];
@@ -277,14 +298,10 @@ static tarn_status check_cache(tarn_heap *heap, const tarni_cache *cache) {
     }
   }
   if (cache->large.extent != 0) {
-    tarni_extent *slab = tarni_extent_at(heap, cache->large.extent);
-    TARN_TRY(compare("a large block in a cache", TARNI_EXTENT_SLAB, slab->kind));
-    TARN_TRY(compare("its class", TARNI_CLASS_COUNT, slab->class_index));
-    TARN_TRY(
-        compare("its size", (uint64_t)cache->large.granules << TARNI_GRANULE_LOG2, slab->size));
-    slab->n_seen++;
+    TARN_TRY(check_large(heap, cache->large.extent,
+                         (uint64_t)cache->large.granules << TARNI_GRANULE_LOG2));
   }
-  return TARN_OK;
+  return check_shelf(heap, &cache->shelf);
 }
 
 static tarn_status check_pending(tarn_heap *heap) {
@@ -317,11 +334,14 @@ tarn_status tarni_audit_uses(const tarn_heap *heap, uint64_t n_marked) {
 /* Every block is at exactly one place. */
 static tarn_status check_blocks(audit *sum) {
   tarn_heap *heap = sum->heap;
+  uint64_t binned = 0;
   for (tarni_index lane = 0; lane < heap->n_lanes; lane++) {
     for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
       TARN_TRY(check_bin(heap, &heap->lanes[lane].bins[i], i));
+      binned += heap->lanes[lane].bins[i].n * tarni_class_size(i);
     }
   }
+  TARN_TRY(compare("bytes in bins", heap->binned_bytes, binned));
   for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
     TARN_TRY(check_cache(heap, cache));
   }

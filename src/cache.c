@@ -119,6 +119,7 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
     }
   }
   tarni_cache_drop_large_locked(heap, cache);
+  tarni_shelf_drop_locked(heap, cache);
 }
 
 uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache, bool is_thorough) {
@@ -175,6 +176,7 @@ static void cache_unlink_locked(tarn_heap *heap, const tarni_cache *cache) {
     link = &(*link)->next_in_heap;
   }
   *link = cache->next_in_heap;
+  heap->n_caches--;
 }
 
 static void cache_destroy(tarni_cache *cache) {
@@ -374,6 +376,7 @@ tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache
   atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap), memory_order_relaxed);
   cache->next_in_heap = heap->caches;
   heap->caches = cache;
+  heap->n_caches++;
   tarni_lock_release(&heap->lock);
   tarni_lock_release(&registry_lock);
   tarni_hot_cache = *found = cache;

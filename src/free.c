@@ -55,6 +55,20 @@ static void large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
   cache->large.extent = index;
 }
 
+/* Whether the cache keeps a block: on its shelf, or as the youngest. pre: it is entered. */
+static bool large_put(tarni_cache *cache, tarni_index index, uint64_t size) {
+  if (tarni_shelf_put(cache, index, size)) {
+    cache->large.youngest = 0;
+    return true;
+  }
+  const bool is_kept =
+      size <= FREE_LARGE_KEEP_MAX && cache->large.youngest == index && cache->large.extent == 0;
+  if (is_kept) {
+    large_keep(cache, index, size);
+  }
+  return is_kept;
+}
+
 /* Whether a block is worth a look at where it lies: the next of its size is there already, so that
  * one after it may be asked for. Not where streams share what is free as soon as it is. */
 static bool may_keep(const tarn_heap *heap, const tarni_cache *cache, uint64_t size) {
@@ -76,6 +90,7 @@ static bool is_lowest(tarn_heap *heap, const tarni_cache *cache, tarni_index ind
 /* A large block that is not the youngest, or not the only one: kept where it lies lowest. */
 static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
   tarni_lock_acquire(&heap->lock);
+  tarni_shelf_fit_locked(heap, cache);
   const bool may = may_keep(heap, cache, size);
   tarni_cache_drop_large_locked(heap, cache);
   if (may && is_lowest(heap, cache, index, size)) {
@@ -95,11 +110,8 @@ static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index i
     return tarni_uses_free(heap, extent->offset, cache->lane);
   }
   extent->state = TARNI_BLOCK_FREE;
-  if (size <= FREE_LARGE_KEEP_MAX && tarni_cache_enter(cache)) {
-    const bool is_kept = cache->large.youngest == index && cache->large.extent == 0;
-    if (is_kept) {
-      large_keep(cache, index, size);
-    }
+  if (tarni_cache_enter(cache)) {
+    const bool is_kept = large_put(cache, index, size);
     tarni_cache_leave(cache);
     if (is_kept) {
       return TARN_OK;
@@ -256,7 +268,8 @@ static bool size_fits(const tarn_heap *heap, const tarni_block *block, uint64_t 
     return tarni_debug_requested_locked(heap, block->offset) == bytes;
   }
   if (block->offset >= heap->small_end) {
-    return tarni_align_up(bytes, TARNI_GRANULE) == block->bytes;
+    const uint64_t spare = heap->extents[block->extent].spare;
+    return tarni_align_up(bytes, TARNI_GRANULE) == block->bytes - (spare << TARNI_GRANULE_LOG2);
   }
   return tarni_class_size(tarni_class_of(bytes)) == block->bytes ||
          (tarni_is_pow2(block->bytes) && block->bytes <= TARNI_SHARED_BLOCK_MAX);

@@ -310,7 +310,9 @@ bool tarni_grow_may_gap_locked(const tarn_heap *heap, uint64_t size) {
 
 /* Whether chunks are moved where so much memory would have to be made else. */
 static bool may_move(const tarn_heap *heap, const grow_plan *plan, uint64_t more, uint64_t share) {
-  return plan->may_move && (plan->is_short || !is_within_slack(heap, more, share));
+  const bool may_make =
+      is_within_slack(heap, more, share) || tarni_rest_is_eased_locked(heap, more);
+  return plan->may_move && (plan->is_short || !may_make);
 }
 
 static tarn_status plan_chunks_locked(tarn_heap *heap, grow_plan *plan) {

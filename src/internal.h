@@ -339,8 +339,6 @@ void tarni_bins_detach_locked(tarn_heap *heap, uint32_t n_lanes,
                               tarni_bin (*bins)[TARNI_CLASS_COUNT]);
 void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
                               tarni_bin (*bins)[TARNI_CLASS_COUNT], bool are_complete);
-/* What all bins keep. */
-uint64_t tarni_bins_bytes_locked(const tarn_heap *heap);
 /* Moves all bins and free extents of a lane whose every ticket is complete to the common lane. */
 void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 
@@ -350,10 +348,28 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes);
 /* What the heap may hold above its slack, if that is to be made next. */
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more);
+/* A slab was made: what is used may be more than ever. */
+void tarni_rest_note_locked(tarn_heap *heap);
 /* Collecting took so many slabs. */
 void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs);
-/* Whether the heap does not collect where so much more is needed, unless that cannot be had. */
+/* Whether the heap neither collects nor moves where so much more is needed, unless that cannot be
+ * had. */
 bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more);
+/* What a cache may have on its shelf; 0: nothing. */
+uint64_t tarni_rest_shelf_locked(const tarn_heap *heap);
+
+/* ---- shelf.c: large blocks that caches of eased heaps keep; pre: the cache is entered, or the
+ * lock is held, and the caller owns it or has revoked it ---- */
+/* Whether a large block that was freed is kept. */
+bool tarni_shelf_put(tarni_cache *cache, tarni_index index, uint64_t size);
+/* One that holds so much, and hardly more; 0: there is none. */
+tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size);
+/* Gives all of them back; none is kept until the next call of what follows. */
+void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache);
+/* The shelf is as large as the heap's ease allows. */
+void tarni_shelf_fit_locked(tarn_heap *heap, tarni_cache *cache);
+/* What all shelves keep, about. */
+uint64_t tarni_shelves_bytes_locked(const tarn_heap *heap);
 
 /* ---- tide.c: rounds of a program ---- */
 /* What is used has changed. */

@@ -8,10 +8,10 @@
  * room for others, for captures, and for what the program will need.
  *
  * Likewise with slabs that are collected and made again, for ever, to save memory in a heap that
- * holds more than is used all the same. While so many are collected it is seen what is used but for
- * what bins keep; then the heap is eased: a little above that it rather grows than collects.
- * If as much memory moves then as it holds, or it collects as many slabs all the same, it is not at
- * ease without collecting, and collects twice as many before the next try.
+ * holds more than is used all the same. Once so many were collected, a heap that holds more than
+ * was ever used, but for what bins and shelves keep, is eased: within bounds it makes memory rather
+ * than to collect or to move, and caches have shelves for large blocks (shelf.c). If as much memory
+ * moves then as it holds it is not at ease so, and collects twice as many before the next try.
  *
  * Everything is under heap->lock. */
 #include "base/bits.h"
@@ -24,8 +24,8 @@ enum {
   REST_SHARE = 4,           /* up to this part of the peak, and with this part of the limit left */
   REST_COLLECTED = 1 << 16, /* slabs that are collected before a heap is eased, */
   REST_EASE_SHARE = 16,     /* which holds more than the peak and this part of it, */
-  REST_EASE_MOST = 6,       /* but not more than so many of these parts */
-  REST_LANES = 64,          /* with more of them it would take too long to see what they keep */
+  REST_EASE_MOST = 7,       /* but not more than so many of these parts; */
+  REST_SHELF_SHARE = 8,     /* and this part of it is on its shelves at most */
   REST_MAX_TRIES = 32,
 };
 
@@ -39,46 +39,49 @@ static bool has_room(const tarn_heap *heap, uint64_t more) {
 
 /* ---- Slabs ---- */
 
+void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
+  heap->rest.n_collected += n_slabs;
+}
+
 static bool is_patient(const tarni_rest *rest) {
   return rest->n_collected >= (uint64_t)REST_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
 }
 
-/* From here on it is seen anew what is used, for twice as long. */
-static void ease_end(tarni_rest *rest) {
-  rest->n_collected = rest->n_again = rest->n_eased = rest->lean_peak = 0;
-  rest->n_tries++;
-}
-
-void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
+/* What bins and shelves keep does not count: else it would make room for more of it. */
+void tarni_rest_note_locked(tarn_heap *heap) {
   tarni_rest *rest = &heap->rest;
-  if (!is_patient(rest)) {
-    rest->n_collected += n_slabs;
-    if (heap->used_bytes > rest->lean_peak && heap->n_lanes <= REST_LANES) {
-      rest->lean_peak =
-          tarni_max(rest->lean_peak, heap->used_bytes - tarni_bins_bytes_locked(heap));
-    }
-  } else {
-    rest->n_again += n_slabs;
-    if (rest->n_again >= REST_COLLECTED) { /* that is not enough */
-      ease_end(rest);
-    }
+  const uint64_t used = heap->used_bytes - heap->binned_bytes;
+  if (used > rest->unbinned) {
+    const uint64_t shelved = tarni_shelves_bytes_locked(heap);
+    rest->unbinned = used;
+    rest->lean_peak = tarni_max(rest->lean_peak, used - tarni_min(used, shelved));
   }
 }
 
+/* Whether it has collected enough and holds more than is used, with room for so much more. */
+static bool is_loose(const tarn_heap *heap, uint64_t more) {
+  const uint64_t peak = heap->rest.lean_peak;
+  return is_patient(&heap->rest) && heap->reserved_bytes > peak + peak / REST_EASE_SHARE &&
+         has_room(heap, more) && !heap->is_fixed && heap->config.stealing != TARN_STEAL_ALWAYS;
+}
+
 bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more) {
-  const uint64_t peak = heap->rest.lean_peak, held = heap->reserved_bytes;
-  const uint64_t part = peak / REST_EASE_SHARE;
-  return is_patient(&heap->rest) && held > peak + part &&
-         held + more <= peak + part * REST_EASE_MOST && has_room(heap, more) && !heap->is_fixed &&
-         heap->config.stealing != TARN_STEAL_ALWAYS;
+  const uint64_t peak = heap->rest.lean_peak;
+  return heap->reserved_bytes + more <= peak + peak / REST_EASE_SHARE * REST_EASE_MOST &&
+         is_loose(heap, more);
+}
+
+uint64_t tarni_rest_shelf_locked(const tarn_heap *heap) {
+  return is_loose(heap, 0) ? heap->rest.lean_peak / REST_SHELF_SHARE / heap->n_caches : 0;
 }
 
 /* Chunks move while it does not collect. */
 static void ease_try(tarn_heap *heap, uint64_t bytes) {
   tarni_rest *rest = &heap->rest;
   rest->n_eased += tarni_rest_is_eased_locked(heap, 0) ? bytes >> heap->unit_log2 : 0;
-  if (rest->n_eased > heap->reserved_bytes >> heap->unit_log2) {
-    ease_end(rest);
+  if (rest->n_eased > heap->reserved_bytes >> heap->unit_log2) { /* it is seen anew what is used */
+    rest->n_collected = rest->unbinned = rest->lean_peak = rest->n_eased = 0;
+    rest->n_tries++;
   }
 }
 

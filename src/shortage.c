@@ -102,6 +102,7 @@ static void collect_own(shortage *at, bool is_thorough) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
   tarni_cache_drop_large_locked(heap, at->cache);
+  tarni_shelf_drop_locked(heap, at->cache);
   if (is_thorough || !tarni_rest_is_eased_locked(heap, at->need->size)) {
     (void)tarni_cache_collect_locked(heap, at->cache, is_thorough);
   }

@@ -33,8 +33,7 @@ uint32_t tarni_slab_blocks(uint32_t class_index) {
 
 /* ---- Bins ---- */
 
-void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item) {
-  tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+static void bin_push(tarn_heap *heap, tarni_bin *bin, uint32_t item) {
   heap->links[item] = bin->head;
   bin->head = item + 1;
   bin->n++;
@@ -51,20 +50,18 @@ static uint32_t bin_pop(tarn_heap *heap, tarni_bin *bin) {
   return item;
 }
 
-uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
-  const uint32_t item = bin_pop(heap, &heap->lanes[lane].bins[class_index]);
-  return item != UINT32_MAX ? item
-                            : bin_pop(heap, &heap->lanes[TARNI_LANE_COMMON].bins[class_index]);
+void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item) {
+  bin_push(heap, &heap->lanes[lane].bins[class_index], item);
+  heap->binned_bytes += tarni_class_size(class_index);
 }
 
-uint64_t tarni_bins_bytes_locked(const tarn_heap *heap) {
-  uint64_t sum = 0;
-  for (tarni_index lane = 0; lane < heap->n_lanes; lane++) {
-    for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
-      sum += heap->lanes[lane].bins[i].n * tarni_class_size(i);
-    }
+uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
+  uint32_t item = bin_pop(heap, &heap->lanes[lane].bins[class_index]);
+  if (item == UINT32_MAX) {
+    item = bin_pop(heap, &heap->lanes[TARNI_LANE_COMMON].bins[class_index]);
   }
-  return sum;
+  heap->binned_bytes -= item != UINT32_MAX ? tarni_class_size(class_index) : 0;
+  return item;
 }
 
 /* ---- Slabs ---- */
@@ -119,15 +116,13 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
   extent->block_bytes_256 = is_large ? 0 : (uint32_t)(block >> 8);
   pages_set(heap, extent, index);
   (void)tarni_chunk_use_locked(heap, extent->offset, extent->size, true);
-  if (is_large) {
-    extent->state = TARNI_BLOCK_LIVE;
-    return;
-  }
-  for (uint32_t i = extent->n_blocks; i-- != 0;) { /* the lowest is taken first */
+  extent->state = is_large ? TARNI_BLOCK_LIVE : extent->state;
+  for (uint32_t i = is_large ? 0 : extent->n_blocks; i-- != 0;) { /* the lowest is taken first */
     const uint32_t item = (uint32_t)((extent->offset >> 8) + i * (block >> 8));
     tarn_assert(heap->states[item] == 0);
     tarni_bin_put_locked(heap, lane, class_index, item);
   }
+  tarni_rest_note_locked(heap);
 }
 
 void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_order *order) {
@@ -188,7 +183,10 @@ static void bin_count(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
 }
 
 /* Takes the blocks of slabs that are wholly free out of a bin. */
-static void bin_sift(tarn_heap *heap, tarni_bin *bin, tarni_index *released) {
+static void bin_sift(tarn_heap *heap, tarni_index lane, uint32_t class_index,
+                     tarni_index *released) {
+  tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+  const uint64_t n = bin->n;
   uint32_t *link = &bin->head;
   while (*link != 0) {
     const uint32_t item = *link - 1;
@@ -199,6 +197,7 @@ static void bin_sift(tarn_heap *heap, tarni_bin *bin, tarni_index *released) {
       link = &heap->links[item];
     }
   }
+  heap->binned_bytes -= (n - bin->n) * tarni_class_size(class_index);
 }
 
 static void bin_forget(tarn_heap *heap, const tarni_bin *bin) {
@@ -276,7 +275,7 @@ static uint32_t collect_class(tarn_heap *heap, uint32_t class_index, const tarni
   const uint64_t n_seen = class_count(heap, class_index, sweep, stack);
   stack_sift(heap, stack, &released);
   for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
-    bin_sift(heap, &heap->lanes[lane].bins[class_index], &released);
+    bin_sift(heap, lane, class_index, &released);
   }
   stack_forget(heap, stack);
   const uint32_t n_slabs = slabs_release(heap, released);
@@ -307,17 +306,11 @@ void tarni_slab_collect_all_locked(tarn_heap *heap) {
 
 /* ---- Lanes that are done ---- */
 
-static void bin_splice(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
-  tarni_bin *bin = &heap->lanes[lane].bins[class_index];
-  for (uint32_t item = bin_pop(heap, bin); item != UINT32_MAX; item = bin_pop(heap, bin)) {
-    tarni_bin_put_locked(heap, TARNI_LANE_COMMON, class_index, item);
-  }
-}
-
 void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
                              tarni_bin *bin) {
+  tarni_bin *to = &heap->lanes[lane].bins[class_index];
   for (uint32_t item = bin_pop(heap, bin); item != UINT32_MAX; item = bin_pop(heap, bin)) {
-    tarni_bin_put_locked(heap, lane, class_index, item);
+    bin_push(heap, to, item);
   }
 }
 
@@ -342,7 +335,8 @@ void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
 void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane) {
   static const tarni_order complete = {0};
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
-    bin_splice(heap, lane, class_index);
+    tarni_bin_attach_locked(heap, TARNI_LANE_COMMON, class_index,
+                            &heap->lanes[lane].bins[class_index]);
   }
   for (uint32_t zone = 0; zone < 2; zone++) {
     for (;;) {

@@ -83,8 +83,11 @@ typedef struct tarni_extent {
   uint64_t offset; /* from the heap's first address; a multiple of the granule */
   uint64_t size;
   union {
-    struct {                    /* SLAB */
-      uint32_t block_bytes_256; /* size of a block / 256, for slabs of several blocks */
+    struct { /* SLAB */
+      union {
+        uint32_t block_bytes_256; /* of several blocks: the size of one / 256 */
+        uint32_t spare;           /* large block: granules that were not asked for (shelf.c) */
+      };
       uint32_t n_blocks;
     };
     uint64_t oldest; /* FREE: no ticket of the extents below this node is older */
@@ -229,6 +232,16 @@ typedef struct tarni_large {
   tarni_index youngest; /* the owner's alone */
 } tarni_large;
 
+/* Free large blocks of an eased heap (shelf.c). */
+enum { TARNI_SHELF_ROWS = 64 };
+
+typedef struct tarni_shelf {
+  uint64_t filled;        /* a bit for each row that has a block */
+  uint64_t limit;         /* no more bytes are kept; 0: none are */
+  _Atomic uint64_t bytes; /* that are; owner writes, others read */
+  tarni_index rows[TARNI_SHELF_ROWS];
+} tarni_shelf;
+
 typedef struct tarni_cache {
   /* owner, or whoever has revoked it: */
   _Atomic(struct tarn_heap *) heap; /* TARNI_NO_HEAP: it is gone */
@@ -243,6 +256,7 @@ typedef struct tarni_cache {
   /* owner, or whoever has revoked it: */
   tarni_stack stacks[TARNI_CLASS_COUNT];
   tarni_large large;
+  tarni_shelf shelf;
   uint32_t *items; /* of all stacks */
   /* lock HEAP: */
   struct tarni_cache *next_in_heap;
@@ -305,10 +319,10 @@ typedef struct tarni_rest {
   uint64_t n_moves;      /* of chunks, less one for so many slabs that were made without */
   uint64_t n_slabs;      /* made since the last move, and what was left of those before */
   uint64_t earned_bytes; /* by moves */
-  uint64_t n_collected;  /* slabs that collecting took until the heap was eased, */
-  uint64_t n_again;      /* and since, */
-  uint64_t lean_peak;    /* the most that was used then, but for what bins kept, */
-  uint64_t n_eased;      /* and units that have moved since */
+  uint64_t n_collected;  /* slabs that collecting took */
+  uint64_t unbinned;     /* the most that was used meanwhile, but for what is in bins, */
+  uint64_t lean_peak;    /* and what of that was not on shelves */
+  uint64_t n_eased;      /* units that have moved since the heap is eased */
   uint32_t n_tries;      /* how often that was given up */
 } tarni_rest;
 
@@ -432,11 +446,13 @@ struct tarn_heap {
   uint64_t refused_bytes; /* reserved when the device refused more; 0: it has given some since */
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;
+  uint32_t n_caches;
   uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes;
   uint64_t quarantined_bytes;                    /* of unfinished growths; part of reserved_bytes */
   uint64_t unreturned_bytes;                     /* not part of them */
   tarni_unreturned unreturned[TARNI_UNRETURNED]; /* taken to wait for the device (order.c) */
   uint64_t used_bytes, used_peak_bytes;          /* in slabs */
+  uint64_t binned_bytes;                         /* of them, in bins, also in those out of sight */
   tarni_tide tide;
   /* peaks since a scope of statistics last began or ended (scope_stats.c): */
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Shelves: large blocks that a thread gave back, for its next ones that are about as large. Room
+ * for a large block is found under the lock, in trees of what is free, and takes ten times as long
+ * as a small block from the cache. A heap that is eased (rest.c) holds more than it needs all the
+ * same, in holes that fit nothing: there a cache keeps a few of these, one of each sixteenth of a
+ * power of two. A block from the shelf may have up to three of these sixteenths more than was asked
+ * for. It stays as large, so nothing drifts; what is spare is noted, for tarn_free_sized.
+ *
+ * A shelf belongs to its cache, and is reached by whoever may reach into that. */
+#include "base/bits.h"
+#include "internal.h"
+
+enum {
+  SHELF_PARTS_LOG2 = 4, /* rows of a power of two */
+  SHELF_LEAST_LOG2 = 6, /* granules: no large block has fewer than 1 MiB */
+  SHELF_WIDTH = 3,      /* rows that are looked at for a block */
+};
+
+/* The row of a size, or one that there is not. */
+static uint32_t row_of(uint64_t size) {
+  const uint64_t granules = size >> TARNI_GRANULE_LOG2;
+  const uint32_t log2 = tarni_log2(granules);
+  if (log2 < SHELF_LEAST_LOG2) {
+    return TARNI_SHELF_ROWS;
+  }
+  const uint64_t part = granules >> (log2 - SHELF_PARTS_LOG2) & ((1u << SHELF_PARTS_LOG2) - 1);
+  return ((log2 - SHELF_LEAST_LOG2) << SHELF_PARTS_LOG2) + (uint32_t)part;
+}
+
+static void bytes_set(tarni_shelf *shelf, uint64_t bytes) {
+  atomic_store_explicit(&shelf->bytes, bytes, memory_order_relaxed);
+}
+
+static uint64_t bytes_of(const tarni_shelf *shelf) {
+  return atomic_load_explicit(&shelf->bytes, memory_order_relaxed);
+}
+
+bool tarni_shelf_put(tarni_cache *cache, tarni_index index, uint64_t size) {
+  tarni_shelf *shelf = &cache->shelf;
+  if (bytes_of(shelf) + size > shelf->limit) {
+    return false;
+  }
+  const uint32_t row = row_of(size);
+  if (row >= TARNI_SHELF_ROWS || (shelf->filled >> row & 1) != 0) {
+    return false;
+  }
+  shelf->filled |= (uint64_t)1 << row;
+  shelf->rows[row] = index;
+  bytes_set(shelf, bytes_of(shelf) + size);
+  return true;
+}
+
+/* The lowest row with a block that is large enough, of those that are looked at. */
+static uint32_t row_find(const tarn_heap *heap, const tarni_shelf *shelf, uint64_t size) {
+  const uint32_t row = row_of(size);
+  if (row >= TARNI_SHELF_ROWS) {
+    return TARNI_SHELF_ROWS;
+  }
+  uint64_t filled = shelf->filled >> row & ((1u << SHELF_WIDTH) - 1);
+  if ((filled & 1) != 0 && heap->extents[shelf->rows[row]].size < size) {
+    filled &= ~(uint64_t)1;
+  }
+  return filled != 0 ? row + tarni_low_bit(filled) : TARNI_SHELF_ROWS;
+}
+
+tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size) {
+  tarni_shelf *shelf = &cache->shelf;
+  const uint32_t row = shelf->filled != 0 ? row_find(heap, shelf, size) : TARNI_SHELF_ROWS;
+  if (row == TARNI_SHELF_ROWS) {
+    return 0;
+  }
+  const tarni_index index = shelf->rows[row];
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  shelf->filled &= ~((uint64_t)1 << row);
+  bytes_set(shelf, bytes_of(shelf) - extent->size);
+  extent->spare = (uint32_t)((extent->size - size) >> TARNI_GRANULE_LOG2);
+  return index;
+}
+
+void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache) {
+  tarni_shelf *shelf = &cache->shelf;
+  for (; shelf->filled != 0; shelf->filled &= shelf->filled - 1) {
+    tarni_cache_release_locked(heap, cache, shelf->rows[tarni_low_bit(shelf->filled)]);
+  }
+  bytes_set(shelf, 0);
+  shelf->limit = 0;
+}
+
+void tarni_shelf_fit_locked(tarn_heap *heap, tarni_cache *cache) {
+  cache->shelf.limit = tarni_rest_shelf_locked(heap);
+  if (cache->shelf.limit == 0) {
+    tarni_shelf_drop_locked(heap, cache);
+  }
+}
+
+uint64_t tarni_shelves_bytes_locked(const tarn_heap *heap) {
+  uint64_t sum = 0;
+  for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    sum += bytes_of(&cache->shelf);
+  }
+  return sum;
+}

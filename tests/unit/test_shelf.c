@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Shelves: a heap that is eased keeps large blocks for the next ones that are about as large, no
+ * more of them than it may, and gives them up to whoever needs the memory. */
+#include <pthread.h>
+
+#include "base/rng.h"
+#include "internal.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { KIB = 1 << 10, MIB = 1 << 20, MAX_BLOCKS = 16 };
+
+typedef struct store {
+  rig r;
+  rig_block base; /* what is used besides */
+  rig_block blocks[MAX_BLOCKS];
+  tarni_cache *cache;
+} store;
+
+/* From here on the heap is as eased as one that has collected enough. */
+static void ease(tarn_heap *heap, uint64_t lean_peak) {
+  tarni_lock_acquire(&heap->lock);
+  heap->rest = (tarni_rest){
+      .n_collected = lean_peak != 0 ? 1 << 16 : 0, .unbinned = lean_peak, .lean_peak = lean_peak};
+  tarni_lock_release(&heap->lock);
+}
+
+/* A heap of 200 MiB of which 160 are used, and a cache that may keep 20 of the rest. */
+static bool store_open(store *s, const tarn_heap_config *config) {
+  *s = (store){0};
+  if (!rig_open(&s->r, "sim:16G", config, 2)) {
+    return false;
+  }
+  CHECK_OK(rig_alloc(&s->r, (uint64_t)160 * MIB, s->r.streams[0], &s->base));
+  CHECK_OK(tarn_heap_reserve(s->r.heap, (uint64_t)200 * MIB));
+  ease(s->r.heap, (uint64_t)160 * MIB);
+  return CHECK_OK(tarni_cache_find(s->r.heap, s->r.streams[0], &s->cache));
+}
+
+static void get(store *s, int i, uint64_t bytes) {
+  CHECK_OK(rig_alloc(&s->r, bytes, s->r.streams[0], &s->blocks[i]));
+}
+
+static void put(store *s, int i) {
+  CHECK_OK(rig_free(&s->r, &s->blocks[i], s->r.streams[0]));
+  s->blocks[i] = (rig_block){0};
+}
+
+static uint64_t on_shelf(const store *s) {
+  return atomic_load(&s->cache->shelf.bytes);
+}
+
+static void store_close(store *s) {
+  for (int i = 0; i < MAX_BLOCKS; i++) {
+    if (s->blocks[i].address != 0) {
+      put(s, i);
+    }
+  }
+  CHECK_OK(rig_free(&s->r, &s->base, s->r.streams[0]));
+  CHECK(rig_is_sound(&s->r));
+  rig_close(&s->r);
+}
+
+/* ---- What is kept ---- */
+
+/* A block comes back for what is a little smaller, or as large, and for nothing else. */
+static void about_as_large(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  get(&s, 0, 3 * MIB);
+  get(&s, 1, 1500 * KIB);
+  const tarn_ptr address = s.blocks[0].address;
+  const uint64_t sizes[] = {3 * MIB, 2900 * KIB, 2816 * KIB};
+  for (int i = 0; i < 3; i++) {
+    put(&s, 0);
+    CHECK_EQ(on_shelf(&s), 3 * MIB);
+    CHECK(rig_is_sound(&s.r));
+    const uint64_t misses = rig_stats(&s.r).misses;
+    get(&s, 0, sizes[i]);
+    CHECK_EQ(s.blocks[0].address, address);
+    CHECK_EQ(rig_stats(&s.r).misses, misses);
+    CHECK_EQ(on_shelf(&s), 0);
+    tarn_block_info info = {.size = sizeof(info)};
+    CHECK_OK(tarn_block_get_info(s.r.heap, address, &info));
+    CHECK_EQ(info.usable_bytes, 3 * MIB);
+  }
+  put(&s, 0);
+  get(&s, 2, 3 * MIB + 16 * KIB); /* as large, nearly, but not enough */
+  get(&s, 3, 2800 * KIB);         /* four sixteenths of 2 MiB less */
+  CHECK(s.blocks[2].address != address && s.blocks[3].address != address);
+  CHECK_EQ(on_shelf(&s), 3 * MIB);
+  store_close(&s);
+}
+
+/* One of each size, and no more bytes than it may. */
+static void within_limits(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  CHECK_OK(tarn_heap_reserve(s.r.heap, (uint64_t)260 * MIB));
+  const uint64_t mib[] = {2, 2, 3, 8, 6, 4, 5}; /* an eighth of 190 are kept */
+  const uint64_t kept[] = {2, 2, 5, 13, 19, 23, 23};
+  for (int i = 0; i < 7; i++) {
+    get(&s, i, mib[i] * MIB);
+  }
+  for (int i = 0; i < 7; i++) {
+    put(&s, i);
+    CHECK_EQ(on_shelf(&s), kept[i] * MIB);
+  }
+  CHECK(rig_is_sound(&s.r));
+  get(&s, 0, 18 * MIB); /* too large for any row */
+  put(&s, 0);
+  CHECK_EQ(on_shelf(&s), 23 * MIB);
+  store_close(&s);
+}
+
+/* What was asked for counts where a size is named; and a block that is kept otherwise has none to
+ * spare. */
+static void sizes_are_known(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  get(&s, 0, 3 * MIB);
+  put(&s, 0);
+  get(&s, 1, 2900 * KIB);
+  tarn_ptr block = s.blocks[1].address;
+  CHECK_STATUS(tarn_free_sized(s.r.heap, block, 3 * MIB, s.r.streams[0]), TARN_WRONG_SIZE);
+  CHECK_STATUS(tarn_free_sized(s.r.heap, block, 2000 * KIB, s.r.streams[0]), TARN_WRONG_SIZE);
+  put(&s, 1);
+  CHECK_OK(tarn_alloc(s.r.heap, 2900 * KIB, s.r.streams[0], &block));
+  CHECK_OK(tarn_free_sized(s.r.heap, block, 2900 * KIB, s.r.streams[0]));
+  CHECK_EQ(on_shelf(&s), 3 * MIB);
+  get(&s, 2, 2900 * KIB); /* with 176 KiB to spare */
+  ease(s.r.heap, 0);
+  get(&s, 3, 5 * MIB);
+  put(&s, 3);
+  get(&s, 3, 5 * MIB); /* the youngest */
+  CHECK_OK(tarn_free_sized(s.r.heap, s.blocks[3].address, 5 * MIB, s.r.streams[0]));
+  s.blocks[3] = (rig_block){0};
+  CHECK_STATUS(tarn_free_sized(s.r.heap, s.blocks[2].address, 3 * MIB, s.r.streams[0]),
+               TARN_WRONG_SIZE);
+  store_close(&s);
+}
+
+/* A block that was taken from the shelf and is kept as the youngest comes back with its size. */
+static void youngest_has_none_to_spare(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  get(&s, 0, 3 * MIB);
+  get(&s, 1, 3 * MIB);
+  put(&s, 0);
+  get(&s, 0, 2900 * KIB);
+  put(&s, 1); /* its row is taken, */
+  put(&s, 0); /* so this one is dropped or kept elsewhere */
+  get(&s, 0, 3 * MIB);
+  get(&s, 1, 3 * MIB);
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(tarn_free_sized(s.r.heap, s.blocks[i].address, 3 * MIB, s.r.streams[0]));
+    s.blocks[i] = (rig_block){0};
+  }
+  store_close(&s);
+}
+
+/* Free is free: no second time, not from within. */
+static void freed_is_free(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  get(&s, 0, 3 * MIB);
+  const tarn_ptr address = s.blocks[0].address;
+  put(&s, 0);
+  CHECK_EQ(on_shelf(&s), 3 * MIB);
+  CHECK_STATUS(tarn_free(s.r.heap, address, s.r.streams[0]), TARN_DOUBLE_FREE);
+  CHECK_STATUS(tarn_free(s.r.heap, address + 256, s.r.streams[0]), TARN_DOUBLE_FREE);
+  CHECK_STATUS(tarn_use(s.r.heap, address, s.r.streams[1]), TARN_DOUBLE_FREE);
+  CHECK_EQ(rig_stats(&s.r).live_bytes, (uint64_t)160 * MIB);
+  CHECK_EQ(on_shelf(&s), 3 * MIB);
+  store_close(&s);
+}
+
+/* ---- Whose it is ---- */
+
+/* Only an eased heap has shelves, and one that is not any more gives them up. */
+static void only_when_eased(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  ease(s.r.heap, 0);
+  get(&s, 0, 3 * MIB);
+  get(&s, 1, 2 * MIB);
+  put(&s, 0);
+  CHECK_EQ(on_shelf(&s), 0);
+  ease(s.r.heap, (uint64_t)160 * MIB);
+  get(&s, 0, 3 * MIB);
+  put(&s, 0);
+  CHECK_EQ(on_shelf(&s), 3 * MIB);
+  ease(s.r.heap, (uint64_t)195 * MIB); /* it holds no more than it needs */
+  get(&s, 2, 7 * MIB);
+  CHECK_EQ(on_shelf(&s), 0);
+  store_close(&s);
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = TARN_STEAL_ALWAYS};
+  REQUIRE(store_open(&s, &config));
+  get(&s, 0, 3 * MIB);
+  get(&s, 1, 2 * MIB);
+  put(&s, 0);
+  CHECK_EQ(on_shelf(&s), 0);
+  store_close(&s);
+}
+
+/* Where the heap may not grow the memory goes to whoever needs it: to another size, */
+static void needed_elsewhere(void) {
+  const tarn_heap_config config = {.size = sizeof(config)};
+  static store s;
+  REQUIRE(store_open(&s, &config));
+  for (int i = 0; i < 5; i++) {
+    get(&s, i, (uint64_t)(i + 2) * MIB);
+  }
+  for (int i = 0; i < 4; i++) {
+    put(&s, i);
+  }
+  CHECK_EQ(on_shelf(&s), 14 * MIB);
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)200 * MIB));
+  get(&s, 5, 30 * MIB);
+  CHECK_EQ(on_shelf(&s), 0);
+  CHECK_EQ(rig_stats(&s.r).reserved_bytes, (uint64_t)200 * MIB);
+  store_close(&s);
+}
+
+static void *other_thread(void *argument) {
+  store *s = argument;
+  CHECK_OK(rig_alloc(&s->r, 30 * MIB, s->r.streams[1], &s->blocks[5]));
+  return NULL;
+}
+
+/* and to another thread, on another stream. */
+static void needed_by_others(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  for (int i = 0; i < 5; i++) {
+    get(&s, i, (uint64_t)(i + 2) * MIB);
+  }
+  for (int i = 0; i < 4; i++) {
+    put(&s, i);
+  }
+  CHECK_EQ(on_shelf(&s), 14 * MIB);
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)200 * MIB));
+  pthread_t thread;
+  REQUIRE(pthread_create(&thread, NULL, other_thread, &s) == 0);
+  REQUIRE(pthread_join(thread, NULL) == 0);
+  CHECK(s.blocks[5].address != 0);
+  CHECK_EQ(on_shelf(&s), 0);
+  store_close(&s);
+}
+
+/* Trims and resets give it back, and the shelf is closed then. */
+static void given_back(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  get(&s, 0, 3 * MIB);
+  get(&s, 1, 2 * MIB);
+  put(&s, 0);
+  put(&s, 1);
+  CHECK_EQ(on_shelf(&s), 5 * MIB);
+  CHECK_OK(tarn_heap_trim(s.r.heap, 0));
+  CHECK_EQ(on_shelf(&s), 0);
+  CHECK_EQ(rig_stats(&s.r).reserved_bytes, (uint64_t)160 * MIB);
+  CHECK_OK(tarn_heap_reserve(s.r.heap, (uint64_t)200 * MIB));
+  get(&s, 0, 3 * MIB);
+  put(&s, 0);
+  CHECK_EQ(on_shelf(&s), 3 * MIB);
+  CHECK_OK(rig_free(&s.r, &s.base, s.r.streams[0]));
+  CHECK_OK(tarn_heap_reset(s.r.heap));
+  CHECK_EQ(rig_stats(&s.r).reserved_bytes, 0);
+  CHECK_OK(rig_alloc(&s.r, 4 * MIB, s.r.streams[0], &s.base));
+  get(&s, 0, 3 * MIB);
+  store_close(&s);
+}
+
+/* What is on shelves is not used: else it would make room for more of it. */
+static void does_not_count(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  get(&s, 0, 3 * MIB);
+  get(&s, 1, 2 * MIB);
+  put(&s, 0);
+  ease(s.r.heap, (uint64_t)160 * MIB);
+  get(&s, 2, 5 * MIB);
+  CHECK_EQ(on_shelf(&s), 3 * MIB);
+  CHECK_EQ(rig_stats(&s.r).used_bytes, (uint64_t)170 * MIB);
+  CHECK_EQ(s.r.heap->rest.lean_peak, (uint64_t)167 * MIB);
+  store_close(&s);
+}
+
+/* ---- Threads ---- */
+
+typedef struct worker {
+  store *s;
+  int number;
+  _Atomic bool *is_over;
+} worker;
+
+/* Random blocks of all sizes on a stream of its own. */
+static void *work(void *argument) {
+  enum { N_BLOCKS = 24, N_STEPS = 3000 };
+  worker *w = argument;
+  rig *r = &w->s->r;
+  rig_block blocks[N_BLOCKS] = {0};
+  tarni_rng rng = {(uint64_t)w->number + 3};
+  for (int step = 0; step < N_STEPS + N_BLOCKS; step++) {
+    const uint64_t i =
+        step < N_STEPS ? tarni_rng_below(&rng, N_BLOCKS) : (uint64_t)(step - N_STEPS);
+    if (blocks[i].address != 0) {
+      CHECK_OK(rig_free(r, &blocks[i], r->streams[w->number]));
+      blocks[i] = (rig_block){0};
+    }
+    if (step < N_STEPS) {
+      const uint64_t low = (uint64_t)512 << tarni_rng_below(&rng, 14);
+      CHECK_OK(rig_alloc(r, low + tarni_rng_below(&rng, low), r->streams[w->number], &blocks[i]));
+    }
+  }
+  atomic_store(w->is_over, true);
+  return NULL;
+}
+
+/* Two threads use their shelves while a third reaches into them. */
+static void beside_trims(void) {
+  static store s;
+  _Atomic bool are_over[2] = {false, false};
+  REQUIRE(store_open(&s, NULL));
+  worker workers[2];
+  pthread_t threads[2];
+  for (int i = 0; i < 2; i++) {
+    workers[i] = (worker){.s = &s, .number = i, .is_over = &are_over[i]};
+    REQUIRE(pthread_create(&threads[i], NULL, work, &workers[i]) == 0);
+  }
+  while (!atomic_load(&are_over[0]) || !atomic_load(&are_over[1])) {
+    CHECK_OK(tarn_heap_trim(s.r.heap, (uint64_t)190 * MIB));
+  }
+  for (int i = 0; i < 2; i++) {
+    REQUIRE(pthread_join(threads[i], NULL) == 0);
+  }
+  CHECK_EQ(s.r.heap->n_caches, 1); /* those of the threads are gone, and what they kept is not */
+  store_close(&s);
+}
+
+static const test_case cases[] = {
+    {"blocks come back for what is about as large", about_as_large},
+    {"one of each size, within limits", within_limits},
+    {"what was asked for is known", sizes_are_known},
+    {"also where it is kept otherwise", youngest_has_none_to_spare},
+    {"what is kept is free", freed_is_free},
+    {"only in an eased heap", only_when_eased},
+    {"another size has it when it is needed", needed_elsewhere},
+    {"so has another thread", needed_by_others},
+    {"trims and resets have it", given_back},
+    {"it does not count as used", does_not_count},
+    {"beside trims", beside_trims},
+};
+
+TEST_MAIN(cases)
