@@ -26,8 +26,8 @@ typedef struct pair_column {
 enum {
   MAX_COLUMNS = 8,
   N_SIZES = 5,
-  WARM_CYCLES = 256,        /* of the mix: by then tarn has nearly all the windows that it needs */
-  WARM_CYCLES_ALL = 64,     /* of several threads, each */
+  WARM_CYCLES = 1024,       /* of the mix: by then tarn has nearly all the windows that it needs */
+  WARM_CYCLES_ALL = 128,    /* of several threads, each */
   WARM_STEPS_OTHERS = 2048, /* of other allocators: not cycles, since they may be slow */
 };
 static const uint64_t pair_sizes[N_SIZES] = {256, 4 << 10, 64 << 10, 1 << 20, 32 << 20};
