@@ -281,8 +281,8 @@ static tarn_status check_large(tarn_heap *heap, tarni_index index, uint64_t size
 
 static tarn_status check_shelf(tarn_heap *heap, const tarni_shelf *shelf) {
   uint64_t bytes = 0;
-  for (uint64_t left = shelf->filled; left != 0; left &= left - 1) {
-    const tarni_index index = shelf->rows[tarni_low_bit(left)];
+  for (uint32_t row = 0; (row = tarni_shelf_next(shelf, row)) != TARNI_SHELF_ROWS; row++) {
+    const tarni_index index = shelf->rows[row];
     const uint64_t size = tarni_extent_at(heap, index)->size;
     TARN_TRY(check_large(heap, index, size));
     bytes += size;

@@ -364,6 +364,8 @@ uint64_t tarni_rest_shelf_locked(const tarn_heap *heap);
 bool tarni_shelf_put(tarni_cache *cache, tarni_index index, uint64_t size);
 /* One that holds so much, and hardly more; 0: there is none. */
 tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size);
+/* The lowest row from this one on that has a block; TARNI_SHELF_ROWS: none has. */
+uint32_t tarni_shelf_next(const tarni_shelf *shelf, uint32_t row);
 /* Gives all of them back; none is kept until the next call of what follows. */
 void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache);
 /* The shelf is as large as the heap's ease allows. */

@@ -3,18 +3,18 @@
  * Shelves: large blocks that a thread gave back, for its next ones that are about as large. Room
  * for a large block is found under the lock, in trees of what is free, and takes ten times as long
  * as a small block from the cache. A heap that is eased (rest.c) holds more than it needs all the
- * same, in holes that fit nothing: there a cache keeps a few of these, one of each sixteenth of a
- * power of two. A block from the shelf may have up to three of these sixteenths more than was asked
- * for. It stays as large, so nothing drifts; what is spare is noted, for tarn_free_sized.
+ * same, in holes that fit nothing: there a cache keeps a few of these, one of each 32nd of a power
+ * of two. A block from the shelf may have up to six of these parts more than was asked for. It
+ * stays as large, so nothing drifts; what is spare is noted, for tarn_free_sized.
  *
  * A shelf belongs to its cache, and is reached by whoever may reach into that. */
 #include "base/bits.h"
 #include "internal.h"
 
 enum {
-  SHELF_PARTS_LOG2 = 4, /* rows of a power of two */
+  SHELF_PARTS_LOG2 = 5, /* rows of a power of two */
   SHELF_LEAST_LOG2 = 6, /* granules: no large block has fewer than 1 MiB */
-  SHELF_WIDTH = 3,      /* rows that are looked at for a block */
+  SHELF_WIDTH = 6,      /* rows that are looked at for a block */
 };
 
 /* The row of a size, or one that there is not. */
@@ -36,16 +36,29 @@ static uint64_t bytes_of(const tarni_shelf *shelf) {
   return atomic_load_explicit(&shelf->bytes, memory_order_relaxed);
 }
 
+uint32_t tarni_shelf_next(const tarni_shelf *shelf, uint32_t row) {
+  uint32_t word = row / 64;
+  uint64_t left = word < TARNI_SHELF_WORDS ? shelf->filled[word] >> row % 64 << row % 64 : 0;
+  while (left == 0 && ++word < TARNI_SHELF_WORDS) {
+    left = shelf->filled[word];
+  }
+  return left != 0 ? word * 64 + tarni_low_bit(left) : TARNI_SHELF_ROWS;
+}
+
+static void row_flip(tarni_shelf *shelf, uint32_t row) {
+  shelf->filled[row / 64] ^= (uint64_t)1 << row % 64;
+}
+
 bool tarni_shelf_put(tarni_cache *cache, tarni_index index, uint64_t size) {
   tarni_shelf *shelf = &cache->shelf;
   if (bytes_of(shelf) + size > shelf->limit) {
     return false;
   }
   const uint32_t row = row_of(size);
-  if (row >= TARNI_SHELF_ROWS || (shelf->filled >> row & 1) != 0) {
+  if (row >= TARNI_SHELF_ROWS || tarni_shelf_next(shelf, row) == row) {
     return false;
   }
-  shelf->filled |= (uint64_t)1 << row;
+  row_flip(shelf, row);
   shelf->rows[row] = index;
   bytes_set(shelf, bytes_of(shelf) + size);
   return true;
@@ -54,25 +67,22 @@ bool tarni_shelf_put(tarni_cache *cache, tarni_index index, uint64_t size) {
 /* The lowest row with a block that is large enough, of those that are looked at. */
 static uint32_t row_find(const tarn_heap *heap, const tarni_shelf *shelf, uint64_t size) {
   const uint32_t row = row_of(size);
-  if (row >= TARNI_SHELF_ROWS) {
-    return TARNI_SHELF_ROWS;
+  uint32_t found = tarni_shelf_next(shelf, row);
+  if (found == row && found < TARNI_SHELF_ROWS && heap->extents[shelf->rows[row]].size < size) {
+    found = tarni_shelf_next(shelf, row + 1);
   }
-  uint64_t filled = shelf->filled >> row & ((1u << SHELF_WIDTH) - 1);
-  if ((filled & 1) != 0 && heap->extents[shelf->rows[row]].size < size) {
-    filled &= ~(uint64_t)1;
-  }
-  return filled != 0 ? row + tarni_low_bit(filled) : TARNI_SHELF_ROWS;
+  return found < row + SHELF_WIDTH ? found : TARNI_SHELF_ROWS;
 }
 
 tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size) {
   tarni_shelf *shelf = &cache->shelf;
-  const uint32_t row = shelf->filled != 0 ? row_find(heap, shelf, size) : TARNI_SHELF_ROWS;
-  if (row == TARNI_SHELF_ROWS) {
+  const uint32_t row = bytes_of(shelf) != 0 ? row_find(heap, shelf, size) : TARNI_SHELF_ROWS;
+  if (row >= TARNI_SHELF_ROWS) {
     return 0;
   }
   const tarni_index index = shelf->rows[row];
   tarni_extent *extent = tarni_extent_at(heap, index);
-  shelf->filled &= ~((uint64_t)1 << row);
+  row_flip(shelf, row);
   bytes_set(shelf, bytes_of(shelf) - extent->size);
   extent->spare = (uint32_t)((extent->size - size) >> TARNI_GRANULE_LOG2);
   return index;
@@ -80,8 +90,10 @@ tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size)
 
 void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_shelf *shelf = &cache->shelf;
-  for (; shelf->filled != 0; shelf->filled &= shelf->filled - 1) {
-    tarni_cache_release_locked(heap, cache, shelf->rows[tarni_low_bit(shelf->filled)]);
+  uint32_t row = bytes_of(shelf) != 0 ? tarni_shelf_next(shelf, 0) : TARNI_SHELF_ROWS;
+  for (; row != TARNI_SHELF_ROWS; row = tarni_shelf_next(shelf, row)) {
+    row_flip(shelf, row);
+    tarni_cache_release_locked(heap, cache, shelf->rows[row]);
   }
   bytes_set(shelf, 0);
   shelf->limit = 0;

@@ -233,12 +233,12 @@ typedef struct tarni_large {
 } tarni_large;
 
 /* Free large blocks of an eased heap (shelf.c). */
-enum { TARNI_SHELF_ROWS = 64 };
+enum { TARNI_SHELF_ROWS = 128, TARNI_SHELF_WORDS = TARNI_SHELF_ROWS / 64 };
 
 typedef struct tarni_shelf {
-  uint64_t filled;        /* a bit for each row that has a block */
-  uint64_t limit;         /* no more bytes are kept; 0: none are */
-  _Atomic uint64_t bytes; /* that are; owner writes, others read */
+  uint64_t filled[TARNI_SHELF_WORDS]; /* a bit for each row that has a block */
+  uint64_t limit;                     /* no more bytes are kept; 0: none are */
+  _Atomic uint64_t bytes;             /* that are; owner writes, others read */
   tarni_index rows[TARNI_SHELF_ROWS];
 } tarni_shelf;
 
