@@ -88,7 +88,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
   }
   tarni_lock_acquire(&heap->lock);
   if (!tarni_shortage_is_beyond_locked(heap, size)) {
-    tarni_shelf_fit_locked(heap, cache);
+    tarni_shelf_see_locked(heap, cache);
     tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */
     tarni_tide_turn_locked(heap, cache);
   }
@@ -133,16 +133,16 @@ static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size)
   tarni_index index = cache->large.extent;
   if (index != 0 && cache->large.granules == size >> TARNI_GRANULE_LOG2) {
     cache->large.extent = 0;
-    heap->extents[index].spare = 0;
   } else {
-    index = tarni_shelf_take(heap, cache, size);
+    const bool is_open = TARNI_UNLIKELY(cache->shelf.limit != 0);
+    index = is_open ? tarni_shelf_take(heap, cache, size) : 0;
     if (index == 0) {
       return 0;
     }
   }
   cache->large.youngest = index;
   heap->extents[index].state = TARNI_BLOCK_LIVE;
-  tarni_count_large_alloc(cache, heap->extents[index].size);
+  tarni_count_large_alloc(cache, size);
   return index;
 }
 

@@ -66,10 +66,12 @@ static void count_live(audit *sum, const tarni_extent *slab) {
   const tarn_heap *heap = sum->heap;
   if (slab->class_index == TARNI_CLASS_COUNT) {
     const bool is_live = slab->state == TARNI_BLOCK_LIVE;
-    sum->live += is_live ? slab->size : 0;
+    const uint64_t bytes = is_live ? tarni_large_bytes(slab) : 0;
+    tarni_large_counts *row = &sum->large[tarni_large_row(is_live ? bytes : slab->size)];
+    sum->live += bytes;
     sum->live_blocks += is_live;
-    sum->large[tarni_large_row(slab->size)].allocs += is_live;
-    sum->large[tarni_large_row(slab->size)].alloc_bytes += is_live ? slab->size : 0;
+    row->allocs += is_live;
+    row->alloc_bytes += bytes;
     sum->n_marked += is_live && slab->has_uses;
     return;
   }
@@ -282,10 +284,12 @@ static tarn_status check_large(tarn_heap *heap, tarni_index index, uint64_t size
 static tarn_status check_shelf(tarn_heap *heap, const tarni_shelf *shelf) {
   uint64_t bytes = 0;
   for (uint32_t row = 0; (row = tarni_shelf_next(shelf, row)) != TARNI_SHELF_ROWS; row++) {
-    const tarni_index index = shelf->rows[row];
-    const uint64_t size = tarni_extent_at(heap, index)->size;
-    TARN_TRY(check_large(heap, index, size));
-    bytes += size;
+    for (uint32_t i = 0; i < shelf->rows[row].n; i++) {
+      const tarni_index index = shelf->rows[row].extents[i];
+      const uint64_t size = tarni_extent_at(heap, index)->size;
+      TARN_TRY(check_large(heap, index, size));
+      bytes += size;
+    }
   }
   return compare("bytes on a shelf", atomic_load(&shelf->bytes), bytes);
 }

@@ -18,7 +18,7 @@ bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block
   block->extent = index;
   if (slab->class_index == TARNI_CLASS_COUNT) {
     block->offset = slab->offset;
-    block->bytes = slab->size;
+    block->bytes = tarni_large_bytes(slab);
     block->is_live = slab->state == TARNI_BLOCK_LIVE;
     return true;
   }

@@ -57,7 +57,7 @@ static void large_keep(tarni_cache *cache, tarni_index index, uint64_t size) {
 
 /* Whether the cache keeps a block: on its shelf, or as the youngest. pre: it is entered. */
 static bool large_put(tarni_cache *cache, tarni_index index, uint64_t size) {
-  if (tarni_shelf_put(cache, index, size)) {
+  if (TARNI_UNLIKELY(cache->shelf.limit != 0) && tarni_shelf_put(cache, index, size)) {
     cache->large.youngest = 0;
     return true;
   }
@@ -90,7 +90,7 @@ static bool is_lowest(tarn_heap *heap, const tarni_cache *cache, tarni_index ind
 /* A large block that is not the youngest, or not the only one: kept where it lies lowest. */
 static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
   tarni_lock_acquire(&heap->lock);
-  tarni_shelf_fit_locked(heap, cache);
+  tarni_shelf_see_locked(heap, cache);
   const bool may = may_keep(heap, cache, size);
   tarni_cache_drop_large_locked(heap, cache);
   if (may && is_lowest(heap, cache, index, size)) {
@@ -105,11 +105,12 @@ static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index
 static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   const uint64_t size = extent->size;
-  tarni_count_large_free(cache, size);
+  tarni_count_large_free(cache, tarni_large_bytes(extent));
   if (extent->has_uses) {
     return tarni_uses_free(heap, extent->offset, cache->lane);
   }
   extent->state = TARNI_BLOCK_FREE;
+  extent->spare = 0;
   if (tarni_cache_enter(cache)) {
     const bool is_kept = large_put(cache, index, size);
     tarni_cache_leave(cache);
@@ -268,8 +269,7 @@ static bool size_fits(const tarn_heap *heap, const tarni_block *block, uint64_t 
     return tarni_debug_requested_locked(heap, block->offset) == bytes;
   }
   if (block->offset >= heap->small_end) {
-    const uint64_t spare = heap->extents[block->extent].spare;
-    return tarni_align_up(bytes, TARNI_GRANULE) == block->bytes - (spare << TARNI_GRANULE_LOG2);
+    return tarni_align_up(bytes, TARNI_GRANULE) == block->bytes;
   }
   return tarni_class_size(tarni_class_of(bytes)) == block->bytes ||
          (tarni_is_pow2(block->bytes) && block->bytes <= TARNI_SHARED_BLOCK_MAX);

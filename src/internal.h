@@ -113,6 +113,11 @@ static inline bool tarni_extent_may_join(const tarn_heap *heap, const tarni_exte
              heap->units[tarni_unit_of(heap, other->offset)];
 }
 
+/* What its owner has of a large block. */
+static inline uint64_t tarni_large_bytes(const tarni_extent *slab) {
+  return slab->size - ((uint64_t)slab->spare << TARNI_GRANULE_LOG2);
+}
+
 static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
   return offset < heap->small_end ? 0 : 1;
 }
@@ -368,8 +373,13 @@ tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size)
 uint32_t tarni_shelf_next(const tarni_shelf *shelf, uint32_t row);
 /* Gives all of them back; none is kept until the next call of what follows. */
 void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache);
-/* The shelf is as large as the heap's ease allows. */
+/* The shelf is as large as the heap's ease allows; and a word where it never was eased. */
 void tarni_shelf_fit_locked(tarn_heap *heap, tarni_cache *cache);
+static inline void tarni_shelf_see_locked(tarn_heap *heap, tarni_cache *cache) {
+  if (TARNI_UNLIKELY((heap->rest.lean_peak | cache->shelf.limit) != 0)) {
+    tarni_shelf_fit_locked(heap, cache);
+  }
+}
 /* What all shelves keep, about. */
 uint64_t tarni_shelves_bytes_locked(const tarn_heap *heap);
 

@@ -24,17 +24,21 @@ enum {
   REST_SHARE = 4,           /* up to this part of the peak, and with this part of the limit left */
   REST_COLLECTED = 1 << 16, /* slabs that are collected before a heap is eased, */
   REST_EASE_SHARE = 16,     /* which holds more than the peak and this part of it, */
-  REST_EASE_MOST = 7,       /* but not more than so many of these parts; */
-  REST_SHELF_SHARE = 8,     /* and this part of it is on its shelves at most */
+  REST_EASE_MOST = 8,       /* but makes no more than so many of these parts, */
+  REST_EASE_ROOM = 2,       /* with this part of the limit left; */
+  REST_SHELF_SHARE = 8,     /* this part of the peak is for the shelves of caches, */
+  REST_STACK_SHARE = 8,     /* and this part of what is live is for their stacks */
+  REST_STEP_SHARE = 64,     /* a peak counts that is higher by this part, */
+  REST_CACHES = 64,         /* and with more of them it would take too long to see */
   REST_MAX_TRIES = 32,
 };
 
-/* Whether so much more leaves room for others, and has not been refused. */
-static bool has_room(const tarn_heap *heap, uint64_t more) {
+/* Whether so much more leaves that part of the limit for others, and has not been refused. */
+static bool has_room(const tarn_heap *heap, uint64_t more, uint64_t share) {
   const uint64_t limit = tarni_min(heap->limit_bytes, heap->port->device.total_bytes);
   const bool is_refused =
       heap->refused_bytes != 0 && heap->reserved_bytes + more > heap->refused_bytes;
-  return tarni_held_bytes_locked(heap) + more <= limit - limit / REST_SHARE && !is_refused;
+  return tarni_held_bytes_locked(heap) + more <= limit - limit / share && !is_refused;
 }
 
 /* ---- Slabs ---- */
@@ -43,26 +47,39 @@ void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
   heap->rest.n_collected += n_slabs;
 }
 
-static bool is_patient(const tarni_rest *rest) {
-  return rest->n_collected >= (uint64_t)REST_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
+/* Slabs that are collected before the heap is eased. */
+static uint64_t patience(const tarni_rest *rest) {
+  return (uint64_t)REST_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
 }
 
-/* What bins and shelves keep does not count: else it would make room for more of it. */
+/* What is used, but for what bins and shelves keep, and most of what stacks do: else what is kept
+ * would make room for more of it. */
+static uint64_t lean_bytes(const tarn_heap *heap, uint64_t unbinned) {
+  const tarni_counts counts = tarni_counts_locked(heap);
+  const tarni_large_counts total = tarni_counts_total(&counts);
+  const uint64_t live =
+      total.alloc_bytes - tarni_min(total.alloc_bytes, total.free_bytes) + heap->pending_bytes;
+  const uint64_t shelved = tarni_shelves_bytes_locked(heap);
+  return tarni_min(unbinned - tarni_min(unbinned, shelved), live + live / REST_STACK_SHARE);
+}
+
 void tarni_rest_note_locked(tarn_heap *heap) {
   tarni_rest *rest = &heap->rest;
-  const uint64_t used = heap->used_bytes - heap->binned_bytes;
-  if (used > rest->unbinned) {
-    const uint64_t shelved = tarni_shelves_bytes_locked(heap);
-    rest->unbinned = used;
-    rest->lean_peak = tarni_max(rest->lean_peak, used - tarni_min(used, shelved));
+  const uint64_t unbinned = heap->used_bytes - heap->binned_bytes;
+  if (rest->n_collected >= patience(rest) / 2 && heap->n_caches <= REST_CACHES &&
+      unbinned > rest->unbinned + rest->unbinned / REST_STEP_SHARE) {
+    rest->unbinned = unbinned;
+    rest->lean_peak = tarni_max(rest->lean_peak, lean_bytes(heap, unbinned));
   }
 }
 
-/* Whether it has collected enough and holds more than is used, with room for so much more. */
+/* Whether it has collected enough and holds more than is used, with as much room left. */
 static bool is_loose(const tarn_heap *heap, uint64_t more) {
   const uint64_t peak = heap->rest.lean_peak;
-  return is_patient(&heap->rest) && heap->reserved_bytes > peak + peak / REST_EASE_SHARE &&
-         has_room(heap, more) && !heap->is_fixed && heap->config.stealing != TARN_STEAL_ALWAYS;
+  return heap->rest.n_collected >= patience(&heap->rest) &&
+         heap->reserved_bytes > peak + peak / REST_EASE_SHARE &&
+         has_room(heap, more, REST_EASE_ROOM) && !heap->is_fixed &&
+         heap->config.stealing != TARN_STEAL_ALWAYS && heap->n_caches <= REST_CACHES;
 }
 
 bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more) {
@@ -78,7 +95,7 @@ uint64_t tarni_rest_shelf_locked(const tarn_heap *heap) {
 /* Chunks move while it does not collect. */
 static void ease_try(tarn_heap *heap, uint64_t bytes) {
   tarni_rest *rest = &heap->rest;
-  rest->n_eased += tarni_rest_is_eased_locked(heap, 0) ? bytes >> heap->unit_log2 : 0;
+  rest->n_eased += is_loose(heap, 0) ? bytes >> heap->unit_log2 : 0;
   if (rest->n_eased > heap->reserved_bytes >> heap->unit_log2) { /* it is seen anew what is used */
     rest->n_collected = rest->unbinned = rest->lean_peak = rest->n_eased = 0;
     rest->n_tries++;
@@ -97,7 +114,7 @@ void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes) {
 }
 
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more) {
-  return has_room(heap, more)
+  return has_room(heap, more, REST_SHARE)
              ? tarni_min(heap->rest.earned_bytes, heap->used_peak_bytes / REST_SHARE)
              : 0;
 }

@@ -3,9 +3,9 @@
  * Shelves: large blocks that a thread gave back, for its next ones that are about as large. Room
  * for a large block is found under the lock, in trees of what is free, and takes ten times as long
  * as a small block from the cache. A heap that is eased (rest.c) holds more than it needs all the
- * same, in holes that fit nothing: there a cache keeps a few of these, one of each 32nd of a power
+ * same, in holes that fit nothing: there a cache keeps a few of these, two of each 32nd of a power
  * of two. A block from the shelf may have up to six of these parts more than was asked for. It
- * stays as large, so nothing drifts; what is spare is noted, for tarn_free_sized.
+ * stays as large, so nothing drifts; what is spare is not its owner's.
  *
  * A shelf belongs to its cache, and is reached by whoever may reach into that. */
 #include "base/bits.h"
@@ -55,21 +55,33 @@ bool tarni_shelf_put(tarni_cache *cache, tarni_index index, uint64_t size) {
     return false;
   }
   const uint32_t row = row_of(size);
-  if (row >= TARNI_SHELF_ROWS || tarni_shelf_next(shelf, row) == row) {
+  if (row >= TARNI_SHELF_ROWS || shelf->rows[row].n == TARNI_SHELF_DEPTH) {
     return false;
   }
-  row_flip(shelf, row);
-  shelf->rows[row] = index;
+  tarni_shelf_row *to = &shelf->rows[row];
+  if (to->n == 0) {
+    row_flip(shelf, row);
+  }
+  to->extents[to->n++] = index;
   bytes_set(shelf, bytes_of(shelf) + size);
   return true;
 }
 
-/* The lowest row with a block that is large enough, of those that are looked at. */
+static tarni_index row_pop(tarni_shelf *shelf, uint32_t row) {
+  tarni_shelf_row *from = &shelf->rows[row];
+  if (--from->n == 0) {
+    row_flip(shelf, row);
+  }
+  return from->extents[from->n];
+}
+
+/* The lowest row whose last block is large enough, of those that are looked at. */
 static uint32_t row_find(const tarn_heap *heap, const tarni_shelf *shelf, uint64_t size) {
   const uint32_t row = row_of(size);
   uint32_t found = tarni_shelf_next(shelf, row);
-  if (found == row && found < TARNI_SHELF_ROWS && heap->extents[shelf->rows[row]].size < size) {
-    found = tarni_shelf_next(shelf, row + 1);
+  if (found == row && found < TARNI_SHELF_ROWS) {
+    const tarni_index last = shelf->rows[row].extents[shelf->rows[row].n - 1];
+    found = heap->extents[last].size < size ? tarni_shelf_next(shelf, row + 1) : found;
   }
   return found < row + SHELF_WIDTH ? found : TARNI_SHELF_ROWS;
 }
@@ -80,9 +92,8 @@ tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size)
   if (row >= TARNI_SHELF_ROWS) {
     return 0;
   }
-  const tarni_index index = shelf->rows[row];
+  const tarni_index index = row_pop(shelf, row);
   tarni_extent *extent = tarni_extent_at(heap, index);
-  row_flip(shelf, row);
   bytes_set(shelf, bytes_of(shelf) - extent->size);
   extent->spare = (uint32_t)((extent->size - size) >> TARNI_GRANULE_LOG2);
   return index;
@@ -92,18 +103,18 @@ void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_shelf *shelf = &cache->shelf;
   uint32_t row = bytes_of(shelf) != 0 ? tarni_shelf_next(shelf, 0) : TARNI_SHELF_ROWS;
   for (; row != TARNI_SHELF_ROWS; row = tarni_shelf_next(shelf, row)) {
-    row_flip(shelf, row);
-    tarni_cache_release_locked(heap, cache, shelf->rows[row]);
+    tarni_cache_release_locked(heap, cache, row_pop(shelf, row));
   }
   bytes_set(shelf, 0);
   shelf->limit = 0;
 }
 
 void tarni_shelf_fit_locked(tarn_heap *heap, tarni_cache *cache) {
-  cache->shelf.limit = tarni_rest_shelf_locked(heap);
-  if (cache->shelf.limit == 0) {
+  const uint64_t limit = tarni_rest_shelf_locked(heap);
+  if (bytes_of(&cache->shelf) > limit) {
     tarni_shelf_drop_locked(heap, cache);
   }
+  cache->shelf.limit = limit;
 }
 
 uint64_t tarni_shelves_bytes_locked(const tarn_heap *heap) {

@@ -101,6 +101,9 @@ void tarni_shortage_reap_grow(tarn_heap *heap) {
 static void collect_own(shortage *at, bool is_thorough) {
   tarn_heap *heap = at->heap;
   tarni_lock_acquire(&heap->lock);
+  if (is_thorough) { /* other threads may have what the stream has freed */
+    tarni_cache_empty_all_locked(heap, at->cache->lane, false);
+  }
   tarni_cache_drop_large_locked(heap, at->cache);
   tarni_shelf_drop_locked(heap, at->cache);
   if (is_thorough || !tarni_rest_is_eased_locked(heap, at->need->size)) {

@@ -122,7 +122,9 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
     tarn_assert(heap->states[item] == 0);
     tarni_bin_put_locked(heap, lane, class_index, item);
   }
-  tarni_rest_note_locked(heap);
+  if (TARNI_UNLIKELY(heap->rest.n_collected != 0)) {
+    tarni_rest_note_locked(heap);
+  }
 }
 
 void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_order *order) {

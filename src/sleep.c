@@ -153,7 +153,7 @@ static void pieces_find_locked(tarn_heap *heap, tarni_nap *nap) {
         continue;
       }
       if (is_large && slab->state == TARNI_BLOCK_LIVE) {
-        piece_add(nap, slab->offset, slab->size);
+        piece_add(nap, slab->offset, tarni_large_bytes(slab));
       }
       const uint64_t bytes = (uint64_t)slab->block_bytes_256 << 8;
       for (uint64_t j = 0; !is_large && j < slab->n_blocks; j++) {

@@ -86,7 +86,7 @@ typedef struct tarni_extent {
     struct { /* SLAB */
       union {
         uint32_t block_bytes_256; /* of several blocks: the size of one / 256 */
-        uint32_t spare;           /* large block: granules that were not asked for (shelf.c) */
+        uint32_t spare;           /* large block: granules that are not its owner's (shelf.c) */
       };
       uint32_t n_blocks;
     };
@@ -233,13 +233,18 @@ typedef struct tarni_large {
 } tarni_large;
 
 /* Free large blocks of an eased heap (shelf.c). */
-enum { TARNI_SHELF_ROWS = 128, TARNI_SHELF_WORDS = TARNI_SHELF_ROWS / 64 };
+enum { TARNI_SHELF_ROWS = 128, TARNI_SHELF_WORDS = TARNI_SHELF_ROWS / 64, TARNI_SHELF_DEPTH = 2 };
+
+typedef struct tarni_shelf_row { /* blocks of about the same size */
+  uint32_t n;
+  tarni_index extents[TARNI_SHELF_DEPTH];
+} tarni_shelf_row;
 
 typedef struct tarni_shelf {
   uint64_t filled[TARNI_SHELF_WORDS]; /* a bit for each row that has a block */
   uint64_t limit;                     /* no more bytes are kept; 0: none are */
   _Atomic uint64_t bytes;             /* that are; owner writes, others read */
-  tarni_index rows[TARNI_SHELF_ROWS];
+  tarni_shelf_row rows[TARNI_SHELF_ROWS];
 } tarni_shelf;
 
 typedef struct tarni_cache {

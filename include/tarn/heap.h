@@ -162,7 +162,7 @@ enum { TARN_BLOCK_FRAMES = 32 };
 typedef struct tarn_block_info {
   size_t size;
   tarn_ptr address;      /* of the block's first byte */
-  uint64_t usable_bytes; /* at least what was asked for; how many more may differ each time */
+  uint64_t usable_bytes; /* at least what was asked for */
   /* Where the heap keeps them (tarn_heap_config: stack_depth, or any other option that looks for
    * mistakes); else 0: */
   uint64_t requested_bytes;

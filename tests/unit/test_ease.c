@@ -66,16 +66,17 @@ static uint64_t collected_at_last(bool is_eased, tarn_heap_stats *stats) {
   }
   program_run(&p);
   tarni_rest *rest = &p.r.heap->rest;
-  CHECK(rest->lean_peak != 0 && rest->lean_peak <= rig_stats(&p.r).used_peak_bytes);
   CHECK(rest->n_collected != 0 && rest->n_collected < MANY_SLABS / 2);
+  CHECK_EQ(rest->lean_peak, 0);
   if (is_eased) {
-    ease(p.r.heap, rest->lean_peak);
+    ease(p.r.heap, 0); /* what is used will be seen */
   }
   const uint64_t before = rest->n_collected;
   program_run(&p);
   const uint64_t n = rest->n_collected - before;
   *stats = rig_stats(&p.r);
-  CHECK(!is_eased || stats->reserved_peak_bytes <= rest->lean_peak / 16 * 23 + 4 * MIB);
+  CHECK(!is_eased || (rest->lean_peak != 0 && rest->lean_peak <= stats->used_peak_bytes));
+  CHECK(!is_eased || stats->reserved_peak_bytes <= rest->lean_peak / 16 * 24 + 4 * MIB);
   program_end(&p);
   CHECK_OK(tarn_heap_reset(p.r.heap)); /* what comes then is another program */
   CHECK_EQ(rest->n_collected, 0);
@@ -90,7 +91,7 @@ static void collects_no_more(void) {
   const uint64_t n_eased = collected_at_last(true, &eased);
   CHECK(n_before > 500);
   CHECK(n_eased < n_before / 8);
-  CHECK(eased.reserved_peak_bytes <= before.reserved_peak_bytes / 8 * 9);
+  CHECK(eased.reserved_peak_bytes <= before.reserved_peak_bytes / 4 * 5);
 }
 
 /* Blocks whose sizes drift, so that none of those that were given back fits: what is used rises
@@ -181,26 +182,26 @@ static void needs_reason(void) {
   store_close(&s);
 }
 
-/* Up to seven sixteenths more than is used, as long as others have room, and what was refused is
+/* Up to half as much again as is used, as long as others have room, and what was refused is
  * not asked for. */
 static void needs_room(void) {
   static store s;
   REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 30 * MIB));
-  CHECK_EQ(most_eased(&s), 110);
-  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)540 * MIB)); /* three quarters are 405 */
-  CHECK_EQ(most_eased(&s), 55);
+  CHECK_EQ(most_eased(&s), 130);
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)840 * MIB)); /* half of them are 420 */
+  CHECK_EQ(most_eased(&s), 70);
   s.r.heap->captured_bytes += (uint64_t)30 * MIB; /* as if arenas had it */
-  CHECK_EQ(most_eased(&s), 25);
+  CHECK_EQ(most_eased(&s), 40);
   s.r.heap->captured_bytes -= (uint64_t)30 * MIB;
   CHECK_OK(tarn_heap_set_limit(s.r.heap, 0));
   s.r.heap->refused_bytes = (uint64_t)390 * MIB;
   CHECK_EQ(most_eased(&s), 40);
   store_close(&s);
-  REQUIRE(store_open(&s, "sim:540M", TARN_STEAL_WHEN_SHORT, 30 * MIB));
+  REQUIRE(store_open(&s, "sim:840M", TARN_STEAL_WHEN_SHORT, 30 * MIB));
   CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)16 << 30));
-  CHECK_EQ(most_eased(&s), 55);
+  CHECK_EQ(most_eased(&s), 70);
   store_close(&s);
-  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 142 * MIB));
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 162 * MIB));
   CHECK(!is_eased(&s, 0)); /* it holds more than that: what is idle may be of no use */
   store_close(&s);
 }
@@ -243,7 +244,7 @@ static uint64_t moved_for(uint64_t lean_peak) {
 /* Within its bounds an eased heap makes memory and moves none. */
 static void makes_rather_than_moves(void) {
   CHECK_EQ(moved_for((uint64_t)300 * MIB), 0);
-  CHECK(moved_for((uint64_t)200 * MIB) != 0); /* it holds as much as it may */
+  CHECK(moved_for((uint64_t)250 * MIB) != 0); /* it holds as much as it may */
   CHECK(moved_for((uint64_t)400 * MIB) != 0); /* or no more than it needs */
 }
 
@@ -262,13 +263,13 @@ static void gives_up(void) {
     CHECK_EQ(rest->n_tries, tries);
     CHECK_EQ(rest->n_collected, 0);
     CHECK_EQ(rest->lean_peak, 0);
-    rig_block block;
-    CHECK_OK(rig_alloc(&s.r, tries * 2 * MIB, s.r.streams[0], &block)); /* seen anew */
-    CHECK_OK(rig_free(&s.r, &block, s.r.streams[0]));
     put_off(&s, 1000, ((uint32_t)MANY_SLABS << tries) - 1); /* nor are these */
+    rig_block block;                                        /* it is seen what is used */
+    CHECK_OK(rig_alloc(&s.r, tries * 2 * MIB, s.r.streams[0], &block));
+    CHECK_OK(rig_free(&s.r, &block, s.r.streams[0]));
+    CHECK_EQ(rest->lean_peak, (uint64_t)(320 + 2 * tries) * MIB);
     CHECK(!is_eased(&s, 0));
     put_off(&s, 0, 1);
-    CHECK_EQ(rest->lean_peak, (uint64_t)(320 + 2 * tries) * MIB);
     CHECK(is_eased(&s, 0));
     put_off(&s, 180, 0);
     CHECK(is_eased(&s, 0));
@@ -303,11 +304,11 @@ static void keeps_do_not_count(void) {
   for (int i = 0; i < N_KEPT; i++) {
     CHECK_OK(rig_alloc(&s.r, MIB / 2, s.r.streams[1], &blocks[i]));
   }
-  CHECK(s.r.heap->rest.lean_peak >= (uint64_t)351 * MIB);
+  CHECK(s.r.heap->rest.lean_peak >= (uint64_t)345 * MIB); /* peaks are seen in steps */
   for (int i = 0; i < N_KEPT; i++) {
     CHECK_OK(rig_free(&s.r, &blocks[i], s.r.streams[1]));
   }
-  s.r.heap->rest = (tarni_rest){0};
+  s.r.heap->rest = (tarni_rest){.n_collected = MANY_SLABS};
   CHECK_EQ(rig_stats(&s.r).used_bytes, (uint64_t)352 * MIB);
   tarni_lock_acquire(&s.r.heap->lock);
   tarni_rest_note_locked(s.r.heap);

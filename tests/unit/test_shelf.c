@@ -4,6 +4,7 @@
  * more of them than it may, and gives them up to whoever needs the memory. */
 #include <pthread.h>
 
+#include "base/bits.h"
 #include "base/rng.h"
 #include "internal.h"
 #include "support/rig.h"
@@ -69,7 +70,7 @@ static void about_as_large(void) {
   static store s;
   REQUIRE(store_open(&s, NULL));
   get(&s, 0, 3 * MIB);
-  get(&s, 1, 1500 * KIB);
+  get(&s, 1, 1536 * KIB);
   const tarn_ptr address = s.blocks[0].address;
   const uint64_t sizes[] = {3 * MIB, 2900 * KIB, 2752 * KIB};
   for (int i = 0; i < 3; i++) {
@@ -83,23 +84,24 @@ static void about_as_large(void) {
     CHECK_EQ(on_shelf(&s), 0);
     tarn_block_info info = {.size = sizeof(info)};
     CHECK_OK(tarn_block_get_info(s.r.heap, address, &info));
-    CHECK_EQ(info.usable_bytes, 3 * MIB);
+    CHECK_EQ(info.usable_bytes, tarni_align_up(sizes[i], TARNI_GRANULE));
+    CHECK_EQ(rig_stats(&s.r).live_bytes, s.base.bytes + 1536 * KIB + info.usable_bytes);
   }
   put(&s, 0);
   get(&s, 2, 3 * MIB + 16 * KIB); /* as large, nearly, but not enough */
-  get(&s, 3, 2720 * KIB);         /* six 32nds of 2 MiB less */
+  get(&s, 3, 2736 * KIB);         /* six 32nds of 2 MiB less */
   CHECK(s.blocks[2].address != address && s.blocks[3].address != address);
   CHECK_EQ(on_shelf(&s), 3 * MIB);
   store_close(&s);
 }
 
-/* One of each size, and no more bytes than it may. */
+/* Two of each size, and no more bytes than it may. */
 static void within_limits(void) {
   static store s;
   REQUIRE(store_open(&s, NULL));
   CHECK_OK(tarn_heap_reserve(s.r.heap, (uint64_t)260 * MIB));
-  const uint64_t mib[] = {2, 2, 3, 8, 6, 4, 5}; /* an eighth of 190 are kept */
-  const uint64_t kept[] = {2, 2, 5, 13, 19, 23, 23};
+  const uint64_t mib[] = {2, 2, 2, 8, 6, 5, 5}; /* an eighth of 190 are kept */
+  const uint64_t kept[] = {2, 4, 4, 12, 18, 23, 23};
   for (int i = 0; i < 7; i++) {
     get(&s, i, mib[i] * MIB);
   }
@@ -200,6 +202,24 @@ static void only_when_eased(void) {
   get(&s, 1, 2 * MIB);
   put(&s, 0);
   CHECK_EQ(on_shelf(&s), 0);
+  store_close(&s);
+}
+
+/* A shelf that has become too large for the heap is emptied. */
+static void fits_again(void) {
+  static store s;
+  REQUIRE(store_open(&s, NULL));
+  for (int i = 0; i < 4; i++) {
+    get(&s, i, (uint64_t)(i + 2) * MIB);
+  }
+  for (int i = 0; i < 4; i++) {
+    put(&s, i);
+  }
+  CHECK_EQ(on_shelf(&s), 14 * MIB);
+  ease(s.r.heap, (uint64_t)100 * MIB);
+  get(&s, 4, 9 * MIB);
+  CHECK_EQ(on_shelf(&s), 0);
+  CHECK(s.cache->shelf.limit != 0);
   store_close(&s);
 }
 
@@ -347,11 +367,12 @@ static void beside_trims(void) {
 
 static const test_case cases[] = {
     {"blocks come back for what is about as large", about_as_large},
-    {"one of each size, within limits", within_limits},
+    {"two of each size, within limits", within_limits},
     {"what was asked for is known", sizes_are_known},
     {"also where it is kept otherwise", youngest_has_none_to_spare},
     {"what is kept is free", freed_is_free},
     {"only in an eased heap", only_when_eased},
+    {"and no larger than it may be", fits_again},
     {"another size has it when it is needed", needed_elsewhere},
     {"so has another thread", needed_by_others},
     {"trims and resets have it", given_back},
