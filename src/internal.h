@@ -353,8 +353,8 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes);
 /* What the heap may hold above its slack, if that is to be made next. */
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more);
-/* A slab was made: what is used may be more than ever. */
-void tarni_rest_note_locked(tarn_heap *heap);
+/* More is used than ever, but for what is in bins; the last `fresh` bytes are not counted yet. */
+void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned, uint64_t fresh);
 /* Collecting took so many slabs. */
 void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs);
 /* Whether the heap neither collects nor moves where so much more is needed, unless that cannot be
@@ -373,10 +373,10 @@ tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size)
 uint32_t tarni_shelf_next(const tarni_shelf *shelf, uint32_t row);
 /* Gives all of them back; none is kept until the next call of what follows. */
 void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache);
-/* The shelf is as large as the heap's ease allows; and a word where it never was eased. */
+/* The shelf is as large as the heap's ease allows; two words are read where nothing is eased. */
 void tarni_shelf_fit_locked(tarn_heap *heap, tarni_cache *cache);
 static inline void tarni_shelf_see_locked(tarn_heap *heap, tarni_cache *cache) {
-  if (TARNI_UNLIKELY((heap->rest.lean_peak | cache->shelf.limit) != 0)) {
+  if (TARNI_UNLIKELY(heap->rest.n_collected >= TARNI_EASE_COLLECTED || cache->shelf.limit != 0)) {
     tarni_shelf_fit_locked(heap, cache);
   }
 }

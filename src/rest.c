@@ -18,18 +18,17 @@
 #include "internal.h"
 
 enum {
-  REST_MOVES = 1 << 16,     /* so many earn nothing: two seconds on an H200 */
-  REST_SLABS = 64,          /* slabs that are made for each move where moves are rare */
-  REST_EARN = 32,           /* bytes that move for each that is earned, */
-  REST_SHARE = 4,           /* up to this part of the peak, and with this part of the limit left */
-  REST_COLLECTED = 1 << 16, /* slabs that are collected before a heap is eased, */
-  REST_EASE_SHARE = 16,     /* which holds more than the peak and this part of it, */
-  REST_EASE_MOST = 8,       /* but makes no more than so many of these parts, */
-  REST_EASE_ROOM = 2,       /* with this part of the limit left; */
-  REST_SHELF_SHARE = 8,     /* this part of the peak is for the shelves of caches, */
-  REST_STACK_SHARE = 8,     /* and this part of what is live is for their stacks */
-  REST_STEP_SHARE = 64,     /* a peak counts that is higher by this part, */
-  REST_CACHES = 64,         /* and with more of them it would take too long to see */
+  REST_MOVES = 1 << 16, /* so many earn nothing: two seconds on an H200 */
+  REST_SLABS = 64,      /* slabs that are made for each move where moves are rare */
+  REST_EARN = 32,       /* bytes that move for each that is earned, */
+  REST_SHARE = 4,       /* up to this part of the peak, and with this part of the limit left */
+  REST_EASE_SHARE = 16, /* eased is what holds more than the peak and this part of it, */
+  REST_EASE_MOST = 8,   /* but makes no more than so many of these parts, */
+  REST_EASE_ROOM = 2,   /* with this part of the limit left; */
+  REST_SHELF_SHARE = 8, /* this part of the peak is for the shelves of caches, */
+  REST_STACK_SHARE = 8, /* and this part of what is live is for their stacks */
+  REST_STEP_SHARE = 64, /* a peak counts that is higher by this part, */
+  REST_CACHES = 64,     /* and with more of them it would take too long to see */
   REST_MAX_TRIES = 32,
 };
 
@@ -49,28 +48,27 @@ void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
 
 /* Slabs that are collected before the heap is eased. */
 static uint64_t patience(const tarni_rest *rest) {
-  return (uint64_t)REST_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
+  return (uint64_t)TARNI_EASE_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
 }
 
 /* What is used, but for what bins and shelves keep, and most of what stacks do: else what is kept
  * would make room for more of it. */
-static uint64_t lean_bytes(const tarn_heap *heap, uint64_t unbinned) {
+static uint64_t lean_bytes(const tarn_heap *heap, uint64_t unbinned, uint64_t fresh) {
+  if (heap->n_caches > REST_CACHES) { /* it is not eased then */
+    return unbinned;
+  }
   const tarni_counts counts = tarni_counts_locked(heap);
   const tarni_large_counts total = tarni_counts_total(&counts);
-  const uint64_t live =
-      total.alloc_bytes - tarni_min(total.alloc_bytes, total.free_bytes) + heap->pending_bytes;
+  const uint64_t counted = total.alloc_bytes - tarni_min(total.alloc_bytes, total.free_bytes);
+  const uint64_t live = counted + heap->pending_bytes + fresh;
   const uint64_t shelved = tarni_shelves_bytes_locked(heap);
   return tarni_min(unbinned - tarni_min(unbinned, shelved), live + live / REST_STACK_SHARE);
 }
 
-void tarni_rest_note_locked(tarn_heap *heap) {
+void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned, uint64_t fresh) {
   tarni_rest *rest = &heap->rest;
-  const uint64_t unbinned = heap->used_bytes - heap->binned_bytes;
-  if (rest->n_collected >= patience(rest) / 2 && heap->n_caches <= REST_CACHES &&
-      unbinned > rest->unbinned + rest->unbinned / REST_STEP_SHARE) {
-    rest->unbinned = unbinned;
-    rest->lean_peak = tarni_max(rest->lean_peak, lean_bytes(heap, unbinned));
-  }
+  rest->peak_next = unbinned + unbinned / REST_STEP_SHARE;
+  rest->lean_peak = tarni_max(rest->lean_peak, lean_bytes(heap, unbinned, fresh));
 }
 
 /* Whether it has collected enough and holds more than is used, with as much room left. */
@@ -96,8 +94,8 @@ uint64_t tarni_rest_shelf_locked(const tarn_heap *heap) {
 static void ease_try(tarn_heap *heap, uint64_t bytes) {
   tarni_rest *rest = &heap->rest;
   rest->n_eased += is_loose(heap, 0) ? bytes >> heap->unit_log2 : 0;
-  if (rest->n_eased > heap->reserved_bytes >> heap->unit_log2) { /* it is seen anew what is used */
-    rest->n_collected = rest->unbinned = rest->lean_peak = rest->n_eased = 0;
+  if (rest->n_eased > heap->reserved_bytes >> heap->unit_log2) {
+    rest->n_collected = rest->n_eased = 0;
     rest->n_tries++;
   }
 }

@@ -122,8 +122,9 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
     tarn_assert(heap->states[item] == 0);
     tarni_bin_put_locked(heap, lane, class_index, item);
   }
-  if (TARNI_UNLIKELY(heap->rest.n_collected != 0)) {
-    tarni_rest_note_locked(heap);
+  const uint64_t unbinned = heap->used_bytes - heap->binned_bytes;
+  if (TARNI_UNLIKELY(unbinned > heap->rest.peak_next)) {
+    tarni_rest_peak_locked(heap, unbinned, extent->size);
   }
 }
 

@@ -319,14 +319,16 @@ typedef struct tarni_bucket { /* lock HEAP */
   tarni_index next; /* in the hash table; unused: of the free records */
 } tarni_bucket;
 
+enum { TARNI_EASE_COLLECTED = 1 << 16 }; /* slabs that are collected before a heap is eased */
+
 /* How far a heap is from coming to rest (rest.c), since it was reset. */
 typedef struct tarni_rest {
   uint64_t n_moves;      /* of chunks, less one for so many slabs that were made without */
   uint64_t n_slabs;      /* made since the last move, and what was left of those before */
   uint64_t earned_bytes; /* by moves */
   uint64_t n_collected;  /* slabs that collecting took */
-  uint64_t unbinned;     /* the most that was used meanwhile, but for what is in bins, */
-  uint64_t lean_peak;    /* and what of that was not on shelves */
+  uint64_t lean_peak;    /* the most that was ever used, but for what is kept, */
+  uint64_t peak_next;    /* and what is to be used, but for bins, before it is seen anew */
   uint64_t n_eased;      /* units that have moved since the heap is eased */
   uint32_t n_tries;      /* how often that was given up */
 } tarni_rest;

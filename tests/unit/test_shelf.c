@@ -23,7 +23,7 @@ typedef struct store {
 static void ease(tarn_heap *heap, uint64_t lean_peak) {
   tarni_lock_acquire(&heap->lock);
   heap->rest = (tarni_rest){
-      .n_collected = lean_peak != 0 ? 1 << 16 : 0, .unbinned = lean_peak, .lean_peak = lean_peak};
+      .n_collected = lean_peak != 0 ? 1 << 16 : 0, .peak_next = lean_peak, .lean_peak = lean_peak};
   tarni_lock_release(&heap->lock);
 }
 
