@@ -8,10 +8,11 @@
  * read on a second stream, handed to other threads, streams retired and made anew, threads ended
  * and started, and the heap is trimmed.
  *
- *   soak [--seconds N] [--threads T] [--streams S] [--gib G] [--seed K] [--plant 1]
+ *   soak [--seconds N] [--threads T] [--streams S] [--gib G] [--seed K] [--plant 1] [--ease 1]
  *
  * S streams are shared by all threads. --plant: a mistake is made on purpose, reads on a second
- * stream that the heap is not told of, to show that it is found. The last line is JSON.
+ * stream that the heap is not told of, to show that it is found. --ease: blocks up to 16 MiB, up to
+ * a third of the limit, in a heap whose threads keep large ones on shelves. The last line is JSON.
  * Exit status: 0, 1 (a mismatch, or a call that failed), 2 (wrong arguments).
  *
  * Locks: a slot's mutex, held shared by whoever gives work to its stream and alone by whoever
@@ -30,18 +31,20 @@
 
 #include "base/rng.h"
 #include "soak_device.cuh"
+#include "soak_ease.h"
 #include "tarn/tarn.h"
 
 /* ---- The world ---- */
 
 constexpr u64 MIN_BYTES = 256, MAX_BYTES = 2ull << 30, SMALL_BYTES = 1ull << 20;
+constexpr u64 EASE_BYTES = 16ull << 20;
 constexpr u64 PLANT_BYTES = 64ull << 10; /* such blocks stay mapped while the mistake is made */
 constexpr int THREAD_STEPS = 5000;       /* after which a thread ends and another goes on */
 /* Cycles: about 10 us, 2 ms, 10 ms. */
 constexpr u64 SHORT_HOLD = 20000, PLANT_HOLD = 4000000, LONG_HOLD = 20000000;
 
 struct options {
-  double seconds = 60, threads = 8, streams = 4, gib = 0, seed = 1, plant = 0;
+  double seconds = 60, threads = 8, streams = 4, gib = 0, seed = 1, plant = 0, ease = 0;
 };
 
 struct slot {
@@ -70,7 +73,7 @@ struct worker {
 static struct world {
   options given;
   tarn_heap *heap = nullptr;
-  u64 limit_bytes = 0, max_bytes = 0;
+  u64 limit_bytes = 0, max_bytes = 0, most_bytes = 0; /* of the heap, a block, all live ones */
   size_t n_threads = 0;
   std::vector<slot> slots; /* one a thread, then the shared ones */
   verdict *result = nullptr;
@@ -82,6 +85,7 @@ static struct world {
   std::atomic<u64> level_bytes{0}; /* how many live bytes the threads aim at */
   std::atomic<u64> live_bytes{0}, expected_pairs{0}, refused{0}, trims{0}, remade_streams{0},
       second_reads{0}, handed_over{0};
+  u64 shelved_peak_bytes = 0; /* the watcher's */
 } soak;
 
 /* A slot whose stream does not change as long as this lives. */
@@ -187,7 +191,7 @@ static void allocate(worker &self) {
   if (live + bytes > soak.level_bytes) {
     release_some(self, 1);
   } else if (try_allocate(self, bytes, pick_slot(self))) {
-    soak.level_bytes = std::min(soak.level_bytes + limit / 20000, limit);
+    soak.level_bytes = std::min(soak.level_bytes + limit / 20000, soak.most_bytes);
   } else {
     soak.level_bytes = std::max(live, limit / 2) - limit / 100;
     release_some(self, 4);
@@ -344,6 +348,9 @@ static double watch() {
   double sum = 0, printed = 0;
   for (int n = 0;;) {
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (soak.given.ease != 0) {
+      soak.shelved_peak_bytes = std::max(soak.shelved_peak_bytes, (u64)soak_ease(soak.heap));
+    }
     const double live = percent(soak.live_bytes);
     n += soak.refused != 0;
     sum += n != 0 ? live : 0;
@@ -366,8 +373,11 @@ static void open_world() {
   CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
   const double gib = std::fmin(0.9 * (double)free_bytes * 0x1p-30, 100);
   soak.limit_bytes = (u64)((soak.given.gib > 0 ? soak.given.gib : gib) * 0x1p30);
-  soak.max_bytes = soak.given.plant != 0 ? PLANT_BYTES : std::min(soak.limit_bytes / 16, MAX_BYTES);
-  soak.level_bytes = soak.limit_bytes;
+  soak.max_bytes = soak.given.plant != 0  ? PLANT_BYTES
+                   : soak.given.ease != 0 ? EASE_BYTES
+                                          : std::min(soak.limit_bytes / 16, MAX_BYTES);
+  soak.most_bytes = soak.given.ease != 0 ? soak.limit_bytes / 3 : soak.limit_bytes;
+  soak.level_bytes = soak.most_bytes;
   tarn_heap_config config = {};
   config.size = sizeof(config);
   config.device = "cuda:0";
@@ -420,9 +430,9 @@ static void print_result(const verdict &result, const tarn_heap_stats &stats, do
               (u64)stats.reserved_peak_bytes, (u64)stats.allocations, (u64)stats.misses,
               soak.refused.load(), (u64)stats.moved_chunks, (u64)stats.waits, soak.trims.load());
   std::printf("\"remade_streams\": %llu, \"second_reads\": %llu, \"handed_over\": %llu, "
-              "\"verified_bytes\": %llu, \"mismatches\": %llu}\n",
+              "\"shelved_peak_bytes\": %llu, \"verified_bytes\": %llu, \"mismatches\": %llu}\n",
               soak.remade_streams.load(), soak.second_reads.load(), soak.handed_over.load(),
-              result.verified_pairs * PAIR_BYTES, result.mismatches);
+              soak.shelved_peak_bytes, result.verified_pairs * PAIR_BYTES, result.mismatches);
 }
 
 static int run() {
@@ -446,6 +456,9 @@ static int run() {
   if (result.verified_pairs != soak.expected_pairs) {
     fail("%llu pairs were compared, not %llu", result.verified_pairs, soak.expected_pairs.load());
   }
+  if (soak.given.ease != 0 && soak.shelved_peak_bytes == 0) {
+    fail("nothing was ever on a shelf");
+  }
   close_world();
   print_result(result, stats, live_percent);
   return result.mismatches == 0 ? 0 : 1;
@@ -454,9 +467,10 @@ static int run() {
 /* Every option has a number. */
 static bool read_option(const char *name, const char *text) {
   options &given = soak.given;
-  const char *const names[] = {"--seconds", "--threads", "--streams", "--gib", "--seed", "--plant"};
-  double *const values[] = {&given.seconds, &given.threads, &given.streams,
-                            &given.gib,     &given.seed,    &given.plant};
+  const char *const names[] = {"--seconds", "--threads", "--streams", "--gib",
+                               "--seed",    "--plant",   "--ease"};
+  double *const values[] = {&given.seconds, &given.threads, &given.streams, &given.gib,
+                            &given.seed,    &given.plant,   &given.ease};
   for (size_t i = 0; text != nullptr && i < sizeof(names) / sizeof(names[0]); i++) {
     if (std::strcmp(names[i], name) == 0) {
       char *end;
@@ -472,7 +486,7 @@ int main(int argc, char **argv) {
   for (int i = 1; i < argc; i += 2) {
     if (!read_option(argv[i], argv[i + 1])) {
       std::fprintf(stderr, "usage: soak [--seconds N] [--threads 1..64] [--streams 0..64] "
-                           "[--gib G] [--seed K] [--plant 0..1]\n");
+                           "[--gib G] [--seed K] [--plant 0..1] [--ease 0..1]\n");
       return 2;
     }
   }
