@@ -76,6 +76,14 @@ uint64_t tarni_large_alignment_locked(const tarn_heap *heap, uint64_t size, uint
   return is_whole && tarni_grow_may_gap_locked(heap, size) ? tarni_max(least, heap->unit) : least;
 }
 
+/* Counted first, so that the peak of what is live is seen with it. */
+static void large_make_locked(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
+  tarni_extent *extent = tarni_extent_at(heap, index);
+  extent->spare = 0;
+  tarni_count_large_alloc(cache, extent);
+  tarni_slab_make_locked(heap, index, cache->lane, TARNI_CLASS_COUNT);
+}
+
 static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size,
                               uint64_t alignment, tarn_ptr *block) {
   tarni_need need = {.lane = cache->lane,
@@ -95,19 +103,18 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
   need.alignment = tarni_large_alignment_locked(heap, size, alignment);
   tarni_index extent = tarni_chunk_ready_locked(heap, &need);
   if (extent != 0) {
-    tarni_slab_make_locked(heap, extent, cache->lane, TARNI_CLASS_COUNT);
+    large_make_locked(heap, cache, extent);
   }
   tarni_lock_release(&heap->lock);
   while (extent == 0) {
     TARN_TRY(tarni_shortage_obtain(heap, cache, &need, &extent));
     if (extent != 0) {
       tarni_lock_acquire(&heap->lock);
-      tarni_slab_make_locked(heap, extent, cache->lane, TARNI_CLASS_COUNT);
+      large_make_locked(heap, cache, extent);
       tarni_lock_release(&heap->lock);
     }
   }
   cache->large.youngest = alignment == TARNI_GRANULE ? extent : 0;
-  tarni_count_large_alloc(cache, size);
   tarni_count(&cache->misses, 1);
   *block = heap->base + tarni_extent_at(heap, extent)->offset;
   return TARN_OK;
@@ -142,7 +149,7 @@ static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size)
   }
   cache->large.youngest = index;
   heap->extents[index].state = TARNI_BLOCK_LIVE;
-  tarni_count_large_alloc(cache, size);
+  tarni_count_large_alloc(cache, &heap->extents[index]);
   return index;
 }
 

@@ -67,7 +67,7 @@ static void count_live(audit *sum, const tarni_extent *slab) {
   if (slab->class_index == TARNI_CLASS_COUNT) {
     const bool is_live = slab->state == TARNI_BLOCK_LIVE;
     const uint64_t bytes = is_live ? tarni_large_bytes(slab) : 0;
-    tarni_large_counts *row = &sum->large[tarni_large_row(is_live ? bytes : slab->size)];
+    tarni_large_counts *row = &sum->large[tarni_large_row(slab->size)];
     sum->live += bytes;
     sum->live_blocks += is_live;
     row->allocs += is_live;
@@ -277,6 +277,7 @@ static tarn_status check_large(tarn_heap *heap, tarni_index index, uint64_t size
   TARN_TRY(compare("its class", TARNI_CLASS_COUNT, slab->class_index));
   TARN_TRY(compare("its state", TARNI_BLOCK_FREE, slab->state));
   TARN_TRY(compare("its size", size, slab->size));
+  TARN_TRY(compare("what it has to spare", 0, slab->spare));
   slab->n_seen++;
   return TARN_OK;
 }
@@ -346,9 +347,14 @@ static tarn_status check_blocks(audit *sum) {
     }
   }
   TARN_TRY(compare("bytes in bins", heap->binned_bytes, binned));
+  uint64_t n_caches = 0, limits = 0;
   for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
     TARN_TRY(check_cache(heap, cache));
+    n_caches++;
+    limits += cache->shelf.limit;
   }
+  TARN_TRY(compare("caches", heap->n_caches, n_caches));
+  TARN_TRY(compare("limits of shelves", heap->shelf_limits, limits));
   TARN_TRY(check_pending(heap));
   tarn_status status = TARN_OK;
   for (tarni_index i = 1; i < heap->n_extents; i++) {

@@ -17,6 +17,9 @@ bool tarni_block_find_locked(const tarn_heap *heap, uint64_t offset, tarni_block
   const tarni_extent *slab = tarni_extent_at(heap, index);
   block->extent = index;
   if (slab->class_index == TARNI_CLASS_COUNT) {
+    if (offset - slab->offset >= tarni_large_bytes(slab)) {
+      return false; /* what it has to spare */
+    }
     block->offset = slab->offset;
     block->bytes = tarni_large_bytes(slab);
     block->is_live = slab->state == TARNI_BLOCK_LIVE;

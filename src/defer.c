@@ -18,7 +18,7 @@ static tarni_index *large_link(tarn_heap *heap, tarni_index index) {
 
 static uint64_t large_bytes(const tarn_heap *heap, tarni_index index) {
   return heap->buckets != NULL ? heap->buckets->grants[index].bytes
-                               : tarni_extent_at(heap, index)->size;
+                               : tarni_large_bytes(tarni_extent_at(heap, index));
 }
 
 /* ---- Adding ---- */
@@ -55,8 +55,8 @@ static uint64_t slab_take_locked(tarn_heap *heap, tarni_deferred *to, uint64_t o
   if (is_small) {
     heap->gone.frees[slab->class_index]++;
   } else {
-    heap->gone.large[tarni_large_row(block.bytes)].frees++;
-    heap->gone.large[tarni_large_row(block.bytes)].free_bytes += block.bytes;
+    heap->gone.large[tarni_large_row(slab->size)].frees++;
+    heap->gone.large[tarni_large_row(slab->size)].free_bytes += block.bytes;
   }
   return block.bytes;
 }

@@ -105,7 +105,7 @@ static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index
 static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   const uint64_t size = extent->size;
-  tarni_count_large_free(cache, tarni_large_bytes(extent));
+  tarni_count_large_free(cache, extent);
   if (extent->has_uses) {
     return tarni_uses_free(heap, extent->offset, cache->lane);
   }
@@ -158,8 +158,8 @@ TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for
   if (is_small) {
     heap->gone.frees[slab->class_index]++;
   } else {
-    heap->gone.large[tarni_large_row(block.bytes)].frees++;
-    heap->gone.large[tarni_large_row(block.bytes)].free_bytes += block.bytes;
+    heap->gone.large[tarni_large_row(slab->size)].frees++;
+    heap->gone.large[tarni_large_row(slab->size)].free_bytes += block.bytes;
   }
   if (is_small && !has_uses) {
     heap->states[offset >> 8] = 0;

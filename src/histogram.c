@@ -14,9 +14,8 @@ enum { HISTOGRAM_ROWS = TARNI_CLASS_COUNT + TARNI_LARGE_ROWS };
 _Static_assert((int)HISTOGRAM_ROWS <= (int)TARN_HISTOGRAM_CAPACITY, "every size has a row");
 
 static uint32_t row_of(const tarni_extent *slab) {
-  return slab->class_index != TARNI_CLASS_COUNT
-             ? slab->class_index
-             : TARNI_CLASS_COUNT + tarni_large_row(tarni_large_bytes(slab));
+  return slab->class_index != TARNI_CLASS_COUNT ? slab->class_index
+                                                : TARNI_CLASS_COUNT + tarni_large_row(slab->size);
 }
 
 /* Where blocks are grants. */

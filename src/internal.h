@@ -353,15 +353,15 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes);
 /* What the heap may hold above its slack, if that is to be made next. */
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more);
-/* More is used than ever, but for what is in bins; the last `fresh` bytes are not counted yet. */
-void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned, uint64_t fresh);
+/* More is used than ever, but for what is in bins. */
+void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned);
 /* Collecting took so many slabs. */
 void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs);
 /* Whether the heap neither collects nor moves where so much more is needed, unless that cannot be
  * had. */
 bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more);
-/* What a cache may have on its shelf; 0: nothing. */
-uint64_t tarni_rest_shelf_locked(const tarn_heap *heap);
+/* What all caches may have on their shelves; 0: nothing. */
+uint64_t tarni_rest_shelves_locked(const tarn_heap *heap);
 
 /* ---- shelf.c: large blocks that caches of eased heaps keep; pre: the cache is entered, or the
  * lock is held, and the caller owns it or has revoked it ---- */
@@ -578,16 +578,17 @@ static inline tarni_large_counts *tarni_grant_counts(tarn_heap *heap, uint64_t b
   return &heap->gone.large[tarni_min(tarni_log2(bytes), TARNI_LARGE_ROWS - 1)];
 }
 
-static inline void tarni_count_large_alloc(tarni_cache *cache, uint64_t size) {
-  tarni_large_churn *churn = &cache->churn[tarni_large_row(size)];
+/* By the size that its slab has and keeps: the row that it has in the histogram. */
+static inline void tarni_count_large_alloc(tarni_cache *cache, const tarni_extent *slab) {
+  tarni_large_churn *churn = &cache->churn[tarni_large_row(slab->size)];
   tarni_count(&churn->allocs, 1);
-  tarni_count(&churn->alloc_bytes, size);
+  tarni_count(&churn->alloc_bytes, tarni_large_bytes(slab));
 }
 
-static inline void tarni_count_large_free(tarni_cache *cache, uint64_t size) {
-  tarni_large_churn *churn = &cache->churn[tarni_large_row(size)];
+static inline void tarni_count_large_free(tarni_cache *cache, const tarni_extent *slab) {
+  tarni_large_churn *churn = &cache->churn[tarni_large_row(slab->size)];
   tarni_count(&churn->frees, 1);
-  tarni_count(&churn->free_bytes, size);
+  tarni_count(&churn->free_bytes, tarni_large_bytes(slab));
 }
 
 /* ---- alloc.c, free.c: what watched calls come down to ---- */

@@ -25,7 +25,7 @@ enum {
   REST_EASE_SHARE = 16, /* eased is what holds more than the peak and this part of it, */
   REST_EASE_MOST = 8,   /* but makes no more than so many of these parts, */
   REST_EASE_ROOM = 2,   /* with this part of the limit left; */
-  REST_SHELF_SHARE = 8, /* this part of the peak is for the shelves of caches, */
+  REST_SHELF_SHARE = 4, /* this part of the peak is for the shelves of all caches, */
   REST_STACK_SHARE = 8, /* and this part of what is live is for their stacks */
   REST_STEP_SHARE = 64, /* a peak counts that is higher by this part, */
   REST_CACHES = 64,     /* and with more of them it would take too long to see */
@@ -53,22 +53,20 @@ static uint64_t patience(const tarni_rest *rest) {
 
 /* What is used, but for what bins and shelves keep, and most of what stacks do: else what is kept
  * would make room for more of it. */
-static uint64_t lean_bytes(const tarn_heap *heap, uint64_t unbinned, uint64_t fresh) {
-  if (heap->n_caches > REST_CACHES) { /* it is not eased then */
-    return unbinned;
-  }
+static uint64_t lean_bytes(const tarn_heap *heap, uint64_t unbinned) {
   const tarni_counts counts = tarni_counts_locked(heap);
   const tarni_large_counts total = tarni_counts_total(&counts);
   const uint64_t counted = total.alloc_bytes - tarni_min(total.alloc_bytes, total.free_bytes);
-  const uint64_t live = counted + heap->pending_bytes + fresh;
-  const uint64_t shelved = tarni_shelves_bytes_locked(heap);
+  const uint64_t live = counted + heap->pending_bytes, shelved = tarni_shelves_bytes_locked(heap);
   return tarni_min(unbinned - tarni_min(unbinned, shelved), live + live / REST_STACK_SHARE);
 }
 
-void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned, uint64_t fresh) {
+void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned) {
   tarni_rest *rest = &heap->rest;
-  rest->peak_next = unbinned + unbinned / REST_STEP_SHARE;
-  rest->lean_peak = tarni_max(rest->lean_peak, lean_bytes(heap, unbinned, fresh));
+  if (heap->n_caches <= REST_CACHES) {
+    rest->peak_next = unbinned + unbinned / REST_STEP_SHARE;
+    rest->lean_peak = tarni_max(rest->lean_peak, lean_bytes(heap, unbinned));
+  }
 }
 
 /* Whether it has collected enough and holds more than is used, with as much room left. */
@@ -86,13 +84,15 @@ bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more) {
          is_loose(heap, more);
 }
 
-uint64_t tarni_rest_shelf_locked(const tarn_heap *heap) {
-  return is_loose(heap, 0) ? heap->rest.lean_peak / REST_SHELF_SHARE / heap->n_caches : 0;
+uint64_t tarni_rest_shelves_locked(const tarn_heap *heap) {
+  const bool is_refused = heap->refused_bytes != 0 && heap->reserved_bytes >= heap->refused_bytes;
+  return is_loose(heap, 0) && !is_refused ? heap->rest.lean_peak / REST_SHELF_SHARE : 0;
 }
 
-/* Chunks move while it does not collect. */
-static void ease_try(tarn_heap *heap, uint64_t bytes) {
+/* Chunks move while it does not collect, and so often that slabs do not make up for it. */
+static void ease_try(tarn_heap *heap, uint64_t bytes, uint64_t n_made) {
   tarni_rest *rest = &heap->rest;
+  rest->n_eased -= tarni_min(rest->n_eased, n_made);
   rest->n_eased += is_loose(heap, 0) ? bytes >> heap->unit_log2 : 0;
   if (rest->n_eased > heap->reserved_bytes >> heap->unit_log2) {
     rest->n_collected = rest->n_eased = 0;
@@ -104,11 +104,12 @@ static void ease_try(tarn_heap *heap, uint64_t bytes) {
 
 void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes) {
   tarni_rest *rest = &heap->rest;
-  rest->n_moves -= tarni_min(rest->n_moves, rest->n_slabs / REST_SLABS);
+  const uint64_t n_made = rest->n_slabs / REST_SLABS;
+  rest->n_moves -= tarni_min(rest->n_moves, n_made);
   rest->n_slabs %= REST_SLABS;
   rest->n_moves++;
   rest->earned_bytes += rest->n_moves > REST_MOVES ? bytes / REST_EARN : 0;
-  ease_try(heap, bytes);
+  ease_try(heap, bytes, n_made);
 }
 
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more) {

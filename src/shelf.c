@@ -4,7 +4,7 @@
  * for a large block is found under the lock, in trees of what is free, and takes ten times as long
  * as a small block from the cache. A heap that is eased (rest.c) holds more than it needs all the
  * same, in holes that fit nothing: there a cache keeps a few of these, two of each 32nd of a power
- * of two. A block from the shelf may have up to six of these parts more than was asked for. It
+ * of two. A block from the shelf may have up to four of these parts more than was asked for. It
  * stays as large, so nothing drifts; what is spare is not its owner's.
  *
  * A shelf belongs to its cache, and is reached by whoever may reach into that. */
@@ -13,8 +13,8 @@
 
 enum {
   SHELF_PARTS_LOG2 = 5, /* rows of a power of two */
-  SHELF_LEAST_LOG2 = 6, /* granules: no large block has fewer than 1 MiB */
-  SHELF_WIDTH = 6,      /* rows that are looked at for a block */
+  SHELF_LEAST_LOG2 = 6, /* granules: from 1 MiB on */
+  SHELF_WIDTH = 4,      /* rows that are looked at for a block */
 };
 
 /* The row of a size, or one that there is not. */
@@ -99,6 +99,11 @@ tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size)
   return index;
 }
 
+static void limit_set(tarn_heap *heap, tarni_shelf *shelf, uint64_t limit) {
+  heap->shelf_limits += limit - shelf->limit;
+  shelf->limit = limit;
+}
+
 void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_shelf *shelf = &cache->shelf;
   uint32_t row = bytes_of(shelf) != 0 ? tarni_shelf_next(shelf, 0) : TARNI_SHELF_ROWS;
@@ -106,15 +111,19 @@ void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache) {
     tarni_cache_release_locked(heap, cache, row_pop(shelf, row));
   }
   bytes_set(shelf, 0);
-  shelf->limit = 0;
+  limit_set(heap, shelf, 0);
 }
 
+/* Its part, with one left for a cache to come, and no more than others leave. */
 void tarni_shelf_fit_locked(tarn_heap *heap, tarni_cache *cache) {
-  const uint64_t limit = tarni_rest_shelf_locked(heap);
-  if (bytes_of(&cache->shelf) > limit) {
+  tarni_shelf *shelf = &cache->shelf;
+  const uint64_t all = tarni_is_watched(heap) ? 0 : tarni_rest_shelves_locked(heap);
+  const uint64_t others = heap->shelf_limits - shelf->limit;
+  const uint64_t limit = tarni_min(all / (heap->n_caches + 1), all - tarni_min(all, others));
+  if (bytes_of(shelf) > limit) {
     tarni_shelf_drop_locked(heap, cache);
   }
-  cache->shelf.limit = limit;
+  limit_set(heap, shelf, limit);
 }
 
 uint64_t tarni_shelves_bytes_locked(const tarn_heap *heap) {

@@ -264,7 +264,7 @@ static bool is_cheap(shortage *at) {
 
 /* The step that takes no driver call: in a program that repeats itself, the only one. */
 static bool find_quietly(shortage *at, bool is_thorough) {
-  if (is_cheap(at)) {
+  if (!is_thorough && is_cheap(at)) {
     return false;
   }
   collect_own(at, is_thorough);

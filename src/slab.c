@@ -124,7 +124,7 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
   }
   const uint64_t unbinned = heap->used_bytes - heap->binned_bytes;
   if (TARNI_UNLIKELY(unbinned > heap->rest.peak_next)) {
-    tarni_rest_peak_locked(heap, unbinned, extent->size);
+    tarni_rest_peak_locked(heap, unbinned);
   }
 }
 

@@ -329,7 +329,7 @@ typedef struct tarni_rest {
   uint64_t n_collected;  /* slabs that collecting took */
   uint64_t lean_peak;    /* the most that was ever used, but for what is kept, */
   uint64_t peak_next;    /* and what is to be used, but for bins, before it is seen anew */
-  uint64_t n_eased;      /* units that have moved since the heap is eased */
+  uint64_t n_eased;      /* units that have moved while it was eased, less some for slabs made */
   uint32_t n_tries;      /* how often that was given up */
 } tarni_rest;
 
@@ -454,6 +454,7 @@ struct tarn_heap {
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;
   uint32_t n_caches;
+  uint64_t shelf_limits; /* of all shelves */
   uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes;
   uint64_t quarantined_bytes;                    /* of unfinished growths; part of reserved_bytes */
   uint64_t unreturned_bytes;                     /* not part of them */

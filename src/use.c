@@ -147,8 +147,8 @@ void tarni_uses_hold_locked(tarn_heap *heap, tarni_uses *uses, uint64_t offset, 
   if (slab->class_index != TARNI_CLASS_COUNT) {
     heap->gone.frees[slab->class_index]++;
   } else {
-    heap->gone.large[tarni_large_row(block.bytes)].frees++;
-    heap->gone.large[tarni_large_row(block.bytes)].free_bytes += block.bytes;
+    heap->gone.large[tarni_large_row(slab->size)].frees++;
+    heap->gone.large[tarni_large_row(slab->size)].free_bytes += block.bytes;
   }
   (void)block_end_locked(heap, uses);
   heap->pending_bytes += uses->bytes;

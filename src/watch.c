@@ -11,6 +11,9 @@
 void tarni_watch_begin_locked(tarn_heap *heap) {
   if (atomic_fetch_add_explicit(&heap->n_watchers, 1, memory_order_relaxed) == 0) {
     tarni_caches_revoke_locked(heap);
+    for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+      tarni_shelf_drop_locked(heap, cache); /* nobody takes from it now */
+    }
   }
 }
 

@@ -306,9 +306,48 @@ static void keeps_do_not_count(void) {
   s.r.heap->rest = (tarni_rest){.n_collected = MANY_SLABS};
   CHECK_EQ(rig_stats(&s.r).used_bytes, (uint64_t)352 * MIB);
   tarni_lock_acquire(&s.r.heap->lock);
-  tarni_rest_peak_locked(s.r.heap, s.r.heap->used_bytes - s.r.heap->binned_bytes, 0);
+  tarni_rest_peak_locked(s.r.heap, s.r.heap->used_bytes - s.r.heap->binned_bytes);
   tarni_lock_release(&s.r.heap->lock);
   CHECK(s.r.heap->rest.lean_peak <= (uint64_t)322 * MIB); /* but for what the cache keeps */
+  store_close(&s);
+}
+
+/* Nor is most of what threads' stacks keep, each of its stream. */
+static void stacks_hardly_count(void) {
+  enum { N_SIZES = 4, N_EACH = 4 };
+  static program p;
+  p = (program){0};
+  REQUIRE(rig_open(&p.r, "sim:16G", NULL, RIG_STREAMS));
+  rig_block base;
+  CHECK_OK(rig_alloc(&p.r, 64 * MIB, p.r.streams[0], &base));
+  for (int i = 0; i < RIG_STREAMS; i++) {
+    for (int j = 0; j < N_SIZES * N_EACH; j++) {
+      const uint64_t bytes = (uint64_t)(MIB - j / N_EACH * MIB / 8);
+      CHECK_OK(rig_alloc(&p.r, bytes, p.r.streams[i], &p.blocks[j]));
+    }
+    for (int j = 0; j < N_SIZES * N_EACH; j++) {
+      CHECK_OK(rig_free(&p.r, &p.blocks[j], p.r.streams[i]));
+      p.blocks[j] = (rig_block){0};
+    }
+  }
+  CHECK(rig_stats(&p.r).used_bytes >= (uint64_t)150 * MIB);
+  CHECK(p.r.heap->binned_bytes < 16 * MIB);
+  CHECK(p.r.heap->rest.lean_peak >= 64 * MIB);
+  CHECK(p.r.heap->rest.lean_peak <= (uint64_t)(64 + 16) * MIB / 8 * 9);
+  CHECK_OK(rig_free(&p.r, &base, p.r.streams[0]));
+  program_end(&p);
+  rig_close(&p.r);
+}
+
+/* With many caches it would take too long to see what they keep. */
+static void not_with_many_caches(void) {
+  static store s;
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 40 * MIB));
+  const uint32_t n = s.r.heap->n_caches;
+  CHECK(is_eased(&s, 0));
+  s.r.heap->n_caches = 65;
+  CHECK(!is_eased(&s, 0));
+  s.r.heap->n_caches = n;
   store_close(&s);
 }
 
@@ -354,6 +393,8 @@ static const test_case cases[] = {
     {"unless they move all the same", gives_up},
     {"or it needs more by now", peak_rises},
     {"what streams keep is not used", keeps_do_not_count},
+    {"nor is most of what threads keep", stacks_hardly_count},
+    {"not with many caches", not_with_many_caches},
     {"under shortage it collects", collects_under_shortage},
 };
 
