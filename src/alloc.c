@@ -211,10 +211,27 @@ tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
                   : small_alloc(heap, cache, tarni_class_of(bytes), block);
 }
 
+/* A large hit in the hot cache. 0: there is none. */
+static tarn_ptr hot_large(tarn_heap *heap, uint64_t bytes, tarn_stream stream) {
+  tarni_cache *cache = tarni_hot_cache;
+  uint64_t size;
+  if (cache == NULL || atomic_load_explicit(&cache->heap, memory_order_relaxed) != heap ||
+      !tarni_align_up_checked(bytes, TARNI_GRANULE, &size) || !tarni_cache_enter(cache)) {
+    return 0;
+  }
+  const tarni_index extent = cache->stream == stream ? large_hit(heap, cache, size) : 0;
+  tarni_cache_leave(cache);
+  return extent != 0 ? heap->base + heap->extents[extent].offset : 0;
+}
+
 /* Everything but a small hit in the hot cache. */
 TARNI_SLOW static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                                          tarn_stream stream, tarn_ptr *block) {
-  *block = 0;
+  const bool is_large = bytes > TARNI_SMALL_MAX && alignment <= TARNI_GRANULE;
+  *block = is_large ? hot_large(heap, bytes, stream) : 0;
+  if (*block != 0) {
+    return TARN_OK;
+  }
   TARN_TRY(tarni_heap_given(heap, "tarn_alloc"));
   if (bytes == 0) {
     return TARN_OK;

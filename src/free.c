@@ -102,15 +102,21 @@ static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index
   tarni_lock_release(&heap->lock);
 }
 
+/* A block without other uses is free from here on. */
+static void large_end(tarni_cache *cache, tarni_extent *extent) {
+  tarni_count_large_free(cache, extent);
+  extent->state = TARNI_BLOCK_FREE;
+  extent->spare = 0;
+}
+
 static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   const uint64_t size = extent->size;
-  tarni_count_large_free(cache, extent);
   if (extent->has_uses) {
+    tarni_count_large_free(cache, extent);
     return tarni_uses_free(heap, extent->offset, cache->lane);
   }
-  extent->state = TARNI_BLOCK_FREE;
-  extent->spare = 0;
+  large_end(cache, extent);
   if (tarni_cache_enter(cache)) {
     const bool is_kept = large_put(cache, index, size);
     tarni_cache_leave(cache);
@@ -211,8 +217,29 @@ static bool is_heaps(tarn_heap *heap, uint64_t offset) {
   return offset < heap->size && large_at(heap, offset) != 0;
 }
 
+/* Whether it was a large block that the hot cache keeps now. */
+static bool hot_large(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
+  tarni_cache *cache = tarni_hot_cache;
+  if (cache == NULL || atomic_load_explicit(&cache->heap, memory_order_relaxed) != heap) {
+    return false;
+  }
+  const uint64_t offset = block - heap->base;
+  const bool is_large = offset >= heap->small_end && offset < heap->size;
+  const tarni_index index = is_large ? large_at(heap, offset) : 0;
+  tarni_extent *extent = &heap->extents[index];
+  if (index == 0 || extent->has_uses || !tarni_cache_enter(cache)) {
+    return false;
+  }
+  const bool is_kept = cache->stream == stream && large_put(cache, index, extent->size);
+  if (is_kept) {
+    large_end(cache, extent);
+  }
+  tarni_cache_leave(cache);
+  return is_kept;
+}
+
 TARNI_SLOW static tarn_status free_slow(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
-  if (block == 0) {
+  if (block == 0 || hot_large(heap, block, stream)) {
     return TARN_OK;
   }
   TARN_TRY(tarni_heap_given(heap, "tarn_free"));

@@ -4,7 +4,7 @@
  * for a large block is found under the lock, in trees of what is free, and takes ten times as long
  * as a small block from the cache. A heap that is eased (rest.c) holds more than it needs all the
  * same, in holes that fit nothing: there a cache keeps a few of these, two of each 32nd of a power
- * of two. A block from the shelf may have up to four of these parts more than was asked for. It
+ * of two. A block from the shelf may have up to six of these parts more than was asked for. It
  * stays as large, so nothing drifts; what is spare is not its owner's.
  *
  * A shelf belongs to its cache, and is reached by whoever may reach into that. */
@@ -14,7 +14,7 @@
 enum {
   SHELF_PARTS_LOG2 = 5, /* rows of a power of two */
   SHELF_LEAST_LOG2 = 6, /* granules: from 1 MiB on */
-  SHELF_WIDTH = 4,      /* rows that are looked at for a block */
+  SHELF_WIDTH = 6,      /* rows that are looked at for a block */
 };
 
 /* The row of a size, or one that there is not. */
