@@ -52,12 +52,7 @@ static uint64_t slab_take_locked(tarn_heap *heap, tarni_deferred *to, uint64_t o
     slab->link = to->large;
     to->large = block.extent;
   }
-  if (is_small) {
-    heap->gone.frees[slab->class_index]++;
-  } else {
-    heap->gone.large[tarni_large_row(slab->size)].frees++;
-    heap->gone.large[tarni_large_row(slab->size)].free_bytes += block.bytes;
-  }
+  tarni_count_free_locked(heap, slab);
   return block.bytes;
 }
 

@@ -161,12 +161,7 @@ TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for
   const bool is_small = slab->class_index != TARNI_CLASS_COUNT;
   const bool has_uses =
       is_small ? (heap->states[offset >> 8] & TARNI_SMALL_USED) != 0 : slab->has_uses;
-  if (is_small) {
-    heap->gone.frees[slab->class_index]++;
-  } else {
-    heap->gone.large[tarni_large_row(slab->size)].frees++;
-    heap->gone.large[tarni_large_row(slab->size)].free_bytes += block.bytes;
-  }
+  tarni_count_free_locked(heap, slab);
   if (is_small && !has_uses) {
     heap->states[offset >> 8] = 0;
     tarni_bin_put_locked(heap, lane, slab->class_index, (uint32_t)(offset >> 8));

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "base/thread.h"
+#include "count.h"
 #include "tarn/budget.h"
 #include "tarn/pinned.h"
 #include "types.h"
@@ -111,11 +112,6 @@ static inline bool tarni_extent_may_join(const tarn_heap *heap, const tarni_exte
   return !heap->is_fixed || extent->kind == TARNI_EXTENT_VOID ||
          heap->units[tarni_unit_of(heap, extent->offset)] ==
              heap->units[tarni_unit_of(heap, other->offset)];
-}
-
-/* What its owner has of a large block. */
-static inline uint64_t tarni_large_bytes(const tarni_extent *slab) {
-  return slab->size - ((uint64_t)slab->spare << TARNI_GRANULE_LOG2);
 }
 
 static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
@@ -472,12 +468,6 @@ static inline tarn_status tarni_cache_find(tarn_heap *heap, tarn_stream stream,
   return tarni_cache_look_up(heap, stream, found);
 }
 
-/* Adds to a counter that only this thread writes: no read-modify-write is needed. */
-static inline void tarni_count(_Atomic uint64_t *counter, uint64_t n) {
-  atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + n,
-                        memory_order_relaxed);
-}
-
 /* ---- grant.c: the driver's own allocations ---- */
 enum { TARNI_MAX_GRANTS = 1 << 22 };
 
@@ -568,28 +558,6 @@ tarn_status tarni_audit_compare(const char *what, uint64_t counted, uint64_t fou
 tarn_status tarni_audit_lanes(const tarn_heap *heap);
 /* Every entry of uses is a live block's; there are so many of them. */
 tarn_status tarni_audit_uses(const tarn_heap *heap, uint64_t n_marked);
-
-static inline uint32_t tarni_large_row(uint64_t size) {
-  return tarni_log2(size >> TARNI_GRANULE_LOG2);
-}
-
-/* Blocks that are grants are counted by the logarithm of their bytes, under the lock. */
-static inline tarni_large_counts *tarni_grant_counts(tarn_heap *heap, uint64_t bytes) {
-  return &heap->gone.large[tarni_min(tarni_log2(bytes), TARNI_LARGE_ROWS - 1)];
-}
-
-/* By the size that its slab has and keeps: the row that it has in the histogram. */
-static inline void tarni_count_large_alloc(tarni_cache *cache, const tarni_extent *slab) {
-  tarni_large_churn *churn = &cache->churn[tarni_large_row(slab->size)];
-  tarni_count(&churn->allocs, 1);
-  tarni_count(&churn->alloc_bytes, tarni_large_bytes(slab));
-}
-
-static inline void tarni_count_large_free(tarni_cache *cache, const tarni_extent *slab) {
-  tarni_large_churn *churn = &cache->churn[tarni_large_row(slab->size)];
-  tarni_count(&churn->frees, 1);
-  tarni_count(&churn->free_bytes, tarni_large_bytes(slab));
-}
 
 /* ---- alloc.c, free.c: what watched calls come down to ---- */
 /* Where a large block is best begun. */

@@ -69,7 +69,8 @@ void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned) {
   }
 }
 
-/* Whether it has collected enough and holds more than is used, with as much room left. */
+/* Whether it has collected enough and holds more than is used, with so much more and half of the
+ * limit to spare. */
 static bool is_loose(const tarn_heap *heap, uint64_t more) {
   const uint64_t peak = heap->rest.lean_peak;
   return heap->rest.n_collected >= patience(&heap->rest) &&

@@ -144,12 +144,7 @@ void tarni_uses_hold_locked(tarn_heap *heap, tarni_uses *uses, uint64_t offset, 
                        .is_held = true,
                        .free_lane = lane,
                        .free_ticket = tarni_ticket_locked(heap, lane)};
-  if (slab->class_index != TARNI_CLASS_COUNT) {
-    heap->gone.frees[slab->class_index]++;
-  } else {
-    heap->gone.large[tarni_large_row(slab->size)].frees++;
-    heap->gone.large[tarni_large_row(slab->size)].free_bytes += block.bytes;
-  }
+  tarni_count_free_locked(heap, slab);
   (void)block_end_locked(heap, uses);
   heap->pending_bytes += uses->bytes;
   uses->next = heap->pending;

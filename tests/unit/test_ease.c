@@ -12,7 +12,7 @@ enum {
   MIB = 1 << 20,
   N_BLOCKS = 600,
   N_STEPS = 12000, /* of a part of the program */
-  MANY_SLABS = 1 << 16,
+  MANY_SLABS = TARNI_EASE_COLLECTED,
 };
 
 /* ---- A program of mixed sizes ---- */
