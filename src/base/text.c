@@ -63,7 +63,10 @@ char *tarni_text_from_bytes(uint64_t bytes, char buffer[TARNI_TEXT_NUMBER]) {
     bytes /= 1024;
     n_units++;
   }
-  const char unit[2] = {n_units > 0 ? unit_letters[n_units - 1] : '\0', '\0'};
+  char unit[2] = "";
+  if (n_units > 0) {
+    unit[0] = unit_letters[n_units - 1];
+  }
   (void)snprintf(buffer, TARNI_TEXT_NUMBER, "%llu%s", (unsigned long long)bytes, unit);
   return buffer;
 }

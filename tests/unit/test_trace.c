@@ -162,9 +162,11 @@ static void any_bytes(void) {
     char text[64];
     const size_t length = tarni_rng_below(&rng, sizeof(text));
     for (size_t k = 0; k < length; k++) {
-      text[k] = tarni_rng_below(&rng, 50) == 0
-                    ? (char)tarni_rng_below(&rng, 256)
-                    : alphabet[tarni_rng_below(&rng, sizeof(alphabet) - 1)];
+      const bool is_odd = tarni_rng_below(&rng, 50) == 0;
+      text[k] = alphabet[tarni_rng_below(&rng, sizeof(alphabet) - 1)];
+      if (is_odd) {
+        text[k] = (char)tarni_rng_below(&rng, 256);
+      }
     }
     trace t;
     const bool is_good = trace_parse("x", text, length, &t, message);
