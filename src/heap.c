@@ -17,8 +17,9 @@ enum {
   HEAP_MAX_EXTENTS = 1 << 22,
   HEAP_MAX_LANES = 1024,
   HEAP_USES_BUCKETS = 4096,
-  HEAP_OVERSIZE = 16,   /* addresses reserved, as a multiple of the device's memory, */
-  HEAP_SMALL_TIMES = 2, /* of these for small blocks */
+  HEAP_OVERSIZE = 16,          /* addresses reserved, as a multiple of what it may ever hold, */
+  HEAP_SMALL_TIMES = 2,        /* of these for small blocks; */
+  HEAP_FIXED_LEAST = 64 << 20, /* where regions of a small pool find gaps, too */
   HEAP_LEAK_TEXT = 300,
 };
 
@@ -96,9 +97,15 @@ static void metadata_close(tarn_heap *heap) {
 
 /* ---- Making ---- */
 
-/* Several times the device's memory, less where the process has not that many addresses. */
+/* The device's memory. The limit of a fixed heap stays what it is. */
+static uint64_t most_bytes(const tarn_heap *heap) {
+  const uint64_t total = heap->port->device.total_bytes;
+  return heap->is_fixed ? tarni_min(total, tarni_max(heap->limit_bytes, HEAP_FIXED_LEAST)) : total;
+}
+
+/* Several times as much as that, less where the process has not that many addresses. */
 static tarn_status addresses_reserve(tarn_heap *heap) {
-  const uint64_t total = tarni_align_up(heap->port->device.total_bytes, heap->unit);
+  const uint64_t total = tarni_align_up(most_bytes(heap), heap->unit);
   tarn_status status = TARN_ADDRESS_SPACE;
   for (uint64_t times = HEAP_OVERSIZE; status != TARN_OK && times >= 2; times--) {
     heap->size = total * times;

@@ -3,6 +3,9 @@
  * Pinned pools: blocks, sizes, limits, regions, streams that still use a block, wrong use. */
 #include "tarn/pinned.h"
 
+#include <stdio.h>
+#include <unistd.h>
+
 #include "base/bits.h"
 #include "internal.h"
 #include "port/host/host.h"
@@ -298,6 +301,30 @@ static void limit(void) {
   CHECK_OK(tarn_pinned_free_on(pool, block, r.streams[0]));
   REQUIRE_OK(tarn_pinned_alloc(pool, 8 * MIB, &other));
   CHECK_OK(tarn_pinned_free(pool, other));
+  pool_close(&r, pool);
+}
+
+/* Bytes of addresses that the process has taken. */
+static uint64_t addresses_taken(void) {
+  FILE *file = fopen("/proc/self/statm", "r");
+  unsigned long long n_pages = 0;
+  CHECK(file != NULL && fscanf(file, "%llu", &n_pages) == 1);
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  return n_pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* A pool takes addresses for what it may hold, not for all that the machine has. */
+static void addresses(void) {
+  rig r;
+  CHECK(rig_open_device(&r, DEVICE, 1));
+  const tarn_pinned_config config = {
+      .size = sizeof(config), .device = DEVICE, .limit_bytes = 8 * MIB, .region_bytes = 2 * MIB};
+  const uint64_t before = addresses_taken();
+  tarn_pinned *pool = NULL;
+  REQUIRE_OK(tarn_pinned_create(&config, &pool));
+  CHECK(addresses_taken() - before < 4096 * MIB);
   pool_close(&r, pool);
 }
 
@@ -606,6 +633,7 @@ static const test_case cases[] = {
     {"free_on", free_on},
     {"polled", polled},
     {"limit", limit},
+    {"addresses", addresses},
     {"live_limit", live_limit},
     {"cached_limit", cached_limit},
     {"zeroed", zeroed},
