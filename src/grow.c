@@ -21,6 +21,9 @@ enum {
   GROW_YOUNG_SHARE = 24,      /* or this one as long as the heap holds less than */
   GROW_YOUNG_HEAP = 1 << 30,  /* so many bytes, */
   GROW_MAX_SHARE = 128,       /* as long as that is no more than this part of the heap */
+  GROW_AHEAD = 2,             /* units are made at a time */
+  GROW_AHEAD_FROM = 128,      /* by a heap that holds so many */
+  GROW_AHEAD_TO = 256,        /* and not yet so many, and none that are idle */
   GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
   /* Memory above the peak of use by these parts is made, not moved; the second where it would be
@@ -58,6 +61,7 @@ typedef struct tarni_growth {
   uint32_t n_pieces;
   uint32_t n_chunks;
   uint32_t max_chunks;
+  uint64_t ahead;       /* bytes of which new memory is a multiple, beyond the window if need be */
   uint64_t start, end;  /* the window */
   uint64_t fresh_bytes; /* of new chunks, that count against the limit until they are there */
   uint64_t stuck_bytes; /* of new chunks that could not be released yet */
@@ -68,7 +72,8 @@ typedef struct tarni_growth {
 
 /* ---- Taking the window ---- */
 
-/* Takes an extent of the window, cut to it; a void one to the units that the window touches. */
+/* Takes an extent of the window, cut to it; a void one to the units that the window touches, and
+ * what is made ahead. */
 static bool piece_take(tarn_heap *heap, grow_plan *plan, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   const plan_piece piece = {
@@ -76,9 +81,11 @@ static bool piece_take(tarn_heap *heap, grow_plan *plan, tarni_index index) {
   if (piece.kind == TARNI_EXTENT_ALIAS) {
     extent->kind = TARNI_EXTENT_BUSY;
   } else {
-    const uint64_t unit = piece.kind == TARNI_EXTENT_VOID ? heap->unit : TARNI_GRANULE;
+    const bool is_void = piece.kind == TARNI_EXTENT_VOID;
+    const uint64_t unit = is_void ? heap->unit : TARNI_GRANULE;
     const uint64_t from = tarni_max(tarni_align_down(plan->start, unit), extent->offset);
-    const uint64_t to = tarni_min(tarni_align_up(plan->end, unit), extent->offset + extent->size);
+    const uint64_t size = tarni_align_up(plan->end - from, is_void ? plan->ahead : unit);
+    const uint64_t to = tarni_min(from + size, extent->offset + extent->size);
     tarni_extent_take_locked(heap, index);
     if (!tarni_extent_cut_locked(heap, index, from, to - from)) {
       tarni_extent_give_locked(heap, index, piece.kind, &piece.order);
@@ -258,7 +265,7 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
   if (more > room_left_locked(heap)) {
     return limit_fail(heap, more);
   }
-  const uint64_t cap = chunk_cap(heap, more, plan->end - plan->start);
+  const uint64_t cap = tarni_max(chunk_cap(heap, more, plan->end - plan->start), plan->ahead);
   while (offset < end) {
     const uint64_t bytes =
         heap->is_fixed ? end - offset : tarni_min(cap, (uint64_t)1 << tarni_log2(end - offset));
@@ -274,6 +281,18 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
     offset += bytes;
   }
   return TARN_OK;
+}
+
+/* A program that loads what it keeps gives nothing back meanwhile, and chunks under what stays need
+ * not move, so larger ones are fewer mappings at no cost. Once chunks lie idle there are others. */
+static uint64_t ahead_of(const tarn_heap *heap, const tarni_need *need) {
+  const uint64_t n_units = heap->reserved_bytes >> heap->unit_log2;
+  const uint64_t ahead = GROW_AHEAD * heap->unit;
+  const bool may = need->zone == 1 && !need->is_short && !heap->is_fixed && heap->idle_bytes == 0 &&
+                   n_units >= GROW_AHEAD_FROM && n_units < GROW_AHEAD_TO &&
+                   heap->refused_bytes == 0 &&
+                   need->size + ahead <= room_left_locked(heap) / GROW_LEAN_SHARE;
+  return may ? ahead : heap->unit;
 }
 
 bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more) {
@@ -558,6 +577,7 @@ static tarn_status plan_make(const tarn_heap *heap, tarni_index lane, uint64_t s
   }
   (*plan)->search.lane = lane;
   (*plan)->search.may_map = true;
+  (*plan)->ahead = heap->unit;
   (*plan)->max_chunks = (uint32_t)n;
   (*plan)->search.max_pieces = (uint32_t)n_pieces;
   (*plan)->pieces = (plan_piece *)(void *)&(*plan)->chunks[n];
@@ -615,6 +635,7 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   *extent = tarni_chunk_ready_locked(heap, need); /* freed meanwhile */
   tarn_status status = TARN_OK;
   if (*extent == 0) {
+    plan->ahead = ahead_of(heap, need);
     plan->search.is_lean = need->is_short || need->size > room_left_locked(heap) / GROW_LEAN_SHARE;
     status = plan_window_locked(heap, plan, need);
     status = status == TARN_OK ? plan_chunks_locked(heap, plan) : status;

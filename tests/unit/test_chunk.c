@@ -298,7 +298,68 @@ static void chunks_of_several_sizes(void) {
   rig_close(&r);
 }
 
+enum { N_LOADED = 200 }; /* blocks of 3 MiB: 300 units */
+
+/* Chunks that are made until the heap holds so many units, in blocks of 3 MiB. */
+static uint64_t load(rig *r, rig_block blocks[N_LOADED], int *n, uint64_t n_units) {
+  const uint64_t made = calls_of(r, TARN_CALL_CREATE);
+  while (*n < N_LOADED && rig_stats(r).reserved_bytes < n_units * 2 * MIB) {
+    CHECK_OK(rig_alloc(r, 3 * MIB - 64 * KIB, r->streams[0], &blocks[(*n)++]));
+  }
+  return calls_of(r, TARN_CALL_CREATE) - made;
+}
+
+static void unload(rig *r, rig_block blocks[N_LOADED], int n) {
+  for (int i = 0; i < n; i++) {
+    CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
+  }
+  CHECK(rig_is_sound(r));
+  rig_close(r);
+}
+
+/* While nothing is given back two units are made at a time, and no more than is soon used. */
+static void made_ahead(void) {
+  static rig_block blocks[N_LOADED];
+  rig r;
+  int n = 0;
+  REQUIRE(rig_open(&r, "sim:4G", NULL, 1));
+  CHECK_EQ(load(&r, blocks, &n, 128), 128);
+  CHECK_EQ(load(&r, blocks, &n, 256), 64);
+  CHECK_EQ(load(&r, blocks, &n, 290), 34);
+  CHECK(rig_stats(&r).reserved_bytes - rig_stats(&r).used_bytes <= 4 * MIB);
+  CHECK(rig_is_sound(&r));
+  unload(&r, blocks, n);
+}
+
+/* Not where chunks lie idle, nor where little is left of the limit. */
+static void not_made_ahead(void) {
+  static rig_block blocks[N_LOADED];
+  rig r;
+  int n = 0;
+  const tarn_heap_config limited = {.size = sizeof(limited), .limit_bytes = 264 * MIB};
+  REQUIRE(rig_open(&r, "sim:4G", &limited, 1));
+  CHECK_EQ(load(&r, blocks, &n, 130), 130);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 260 * MIB);
+  unload(&r, blocks, n);
+  n = 0;
+  rig_block large = {0};
+  REQUIRE(rig_open(&r, "sim:4G", NULL, 1));
+  (void)load(&r, blocks, &n, 128);
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(rig_free(&r, &blocks[--n], r.streams[0]));
+  }
+  const uint64_t made = calls_of(&r, TARN_CALL_CREATE), held = rig_stats(&r).reserved_bytes;
+  CHECK(r.heap->idle_bytes != 0);
+  CHECK_OK(rig_alloc(&r, 20 * MIB, r.streams[0], &large));
+  CHECK_EQ((calls_of(&r, TARN_CALL_CREATE) - made) * 2 * MIB, rig_stats(&r).reserved_bytes - held);
+  CHECK(calls_of(&r, TARN_CALL_CREATE) > made);
+  CHECK_OK(rig_free(&r, &large, r.streams[0]));
+  unload(&r, blocks, n);
+}
+
 static const test_case cases[] = {
+    {"made ahead while a program loads", made_ahead},
+    {"not made ahead where that may be in vain", not_made_ahead},
     {"moved instead of made", moved_instead_of_made},
     {"blocks of whole units lie on chunks of their own", whole_units_go_whole},
     {"gaps before blocks of whole units are bounded", gaps_are_bounded},
