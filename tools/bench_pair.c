@@ -26,7 +26,7 @@ typedef struct pair_column {
 enum {
   MAX_COLUMNS = 8,
   N_SIZES = 5,
-  WARM_CYCLES = 1024,       /* of the mix: by then tarn has nearly all the windows that it needs */
+  WARM_CYCLES = 2048,       /* of the mix: by then tarn has nearly all the windows that it needs */
   WARM_CYCLES_ALL = 128,    /* of several threads, each */
   WARM_STEPS_OTHERS = 2048, /* of other allocators: not cycles, since they may be slow */
 };
