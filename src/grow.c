@@ -23,7 +23,8 @@ enum {
   GROW_MAX_SHARE = 128,       /* as long as that is no more than this part of the heap */
   GROW_AHEAD = 2,             /* units are made at a time */
   GROW_AHEAD_FROM = 128,      /* by a heap that holds so many */
-  GROW_AHEAD_TO = 256,        /* and not yet so many, and none that are idle */
+  GROW_AHEAD_TO = 256,        /* and not yet so many, and none that are idle, */
+  GROW_AHEAD_LEFT = 4096,     /* and may still make so many */
   GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
   /* Memory above the peak of use by these parts is made, not moved; the second where it would be
@@ -284,15 +285,15 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
 }
 
 /* A program that loads what it keeps gives nothing back meanwhile, and chunks under what stays need
- * not move, so larger ones are fewer mappings at no cost. Once chunks lie idle there are others. */
+ * not move, so larger ones are fewer mappings. Blocks that go after all leave halves of them, which
+ * nobody can have: so only where a heap of this size is little of what it may hold. */
 static uint64_t ahead_of(const tarn_heap *heap, const tarni_need *need) {
   const uint64_t n_units = heap->reserved_bytes >> heap->unit_log2;
-  const uint64_t ahead = GROW_AHEAD * heap->unit;
+  const uint64_t n_left = room_left_locked(heap) >> heap->unit_log2;
   const bool may = need->zone == 1 && !need->is_short && !heap->is_fixed && heap->idle_bytes == 0 &&
                    n_units >= GROW_AHEAD_FROM && n_units < GROW_AHEAD_TO &&
-                   heap->refused_bytes == 0 &&
-                   need->size + ahead <= room_left_locked(heap) / GROW_LEAN_SHARE;
-  return may ? ahead : heap->unit;
+                   n_left >= GROW_AHEAD_LEFT && heap->refused_bytes == 0;
+  return may ? GROW_AHEAD * heap->unit : heap->unit;
 }
 
 bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more) {
@@ -643,7 +644,12 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   tarni_lock_release(&heap->lock);
   if (*extent == 0) {
     tarni_index whole = 0;
-    TARN_TRY(plan_run(heap, plan, status, &whole));
+    const bool is_ahead = plan->ahead > heap->unit;
+    status = plan_run(heap, plan, status, &whole);
+    if (is_ahead && status == TARN_DEVICE_MEMORY && heap->refused_bytes != 0) {
+      return tarni_grow(heap, need, may_steal, extent); /* less may do, and no more is asked for */
+    }
+    TARN_TRY(status);
     status = window_cut(heap, whole, plan->start, need->size, extent);
   }
   free(plan);

@@ -322,7 +322,7 @@ static void made_ahead(void) {
   static rig_block blocks[N_LOADED];
   rig r;
   int n = 0;
-  REQUIRE(rig_open(&r, "sim:4G", NULL, 1));
+  REQUIRE(rig_open(&r, "sim:16G", NULL, 1));
   CHECK_EQ(load(&r, blocks, &n, 128), 128);
   CHECK_EQ(load(&r, blocks, &n, 256), 64);
   CHECK_EQ(load(&r, blocks, &n, 290), 34);
@@ -331,19 +331,25 @@ static void made_ahead(void) {
   unload(&r, blocks, n);
 }
 
-/* Not where chunks lie idle, nor where little is left of the limit. */
-static void not_made_ahead(void) {
+/* Not where all that there is may be needed: halves of chunks would be out of reach. */
+static void not_made_ahead_of_limits(void) {
   static rig_block blocks[N_LOADED];
+  const tarn_heap_config limited = {.size = sizeof(limited),
+                                    .limit_bytes = (uint64_t)(128 + 4095) * 2 * MIB};
   rig r;
   int n = 0;
-  const tarn_heap_config limited = {.size = sizeof(limited), .limit_bytes = 264 * MIB};
-  REQUIRE(rig_open(&r, "sim:4G", &limited, 1));
-  CHECK_EQ(load(&r, blocks, &n, 130), 130);
-  CHECK_EQ(rig_stats(&r).reserved_bytes, 260 * MIB);
+  REQUIRE(rig_open(&r, "sim:16G", &limited, 1));
+  CHECK_EQ(load(&r, blocks, &n, 150), 150);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 300 * MIB);
   unload(&r, blocks, n);
-  n = 0;
+}
+
+static void not_made_ahead_beside_idle_chunks(void) {
+  static rig_block blocks[N_LOADED];
+  rig r;
   rig_block large = {0};
-  REQUIRE(rig_open(&r, "sim:4G", NULL, 1));
+  int n = 0;
+  REQUIRE(rig_open(&r, "sim:16G", NULL, 1));
   (void)load(&r, blocks, &n, 128);
   for (int i = 0; i < 3; i++) {
     CHECK_OK(rig_free(&r, &blocks[--n], r.streams[0]));
@@ -357,9 +363,34 @@ static void not_made_ahead(void) {
   unload(&r, blocks, n);
 }
 
+/* What the device refuses was more than is needed: that is no shortage, and other streams'
+ * caches stay as they are. */
+static void refused_ahead(void) {
+  static rig_block blocks[N_LOADED];
+  rig r;
+  rig_block small;
+  int n = 0;
+  REQUIRE(rig_open(&r, "sim:16G", NULL, 2));
+  CHECK_OK(rig_alloc(&r, 4 * KIB, r.streams[1], &small));
+  CHECK_OK(rig_free(&r, &small, r.streams[1]));
+  (void)load(&r, blocks, &n, 128);
+  const uint64_t cached = rig_stats(&r).cached_bytes;
+  CHECK(cached != 0);
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_CREATE, 1, 1, 2));
+  CHECK_OK(rig_alloc(&r, 3 * MIB - 64 * KIB, r.streams[0], &blocks[n++]));
+  uint64_t n_failed = 0;
+  CHECK_OK(tarn_sim_failed(r.device, &n_failed));
+  CHECK_EQ(n_failed, 1);
+  CHECK_EQ(rig_stats(&r).cached_bytes, cached);
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+  unload(&r, blocks, n);
+}
+
 static const test_case cases[] = {
     {"made ahead while a program loads", made_ahead},
-    {"not made ahead where that may be in vain", not_made_ahead},
+    {"not made ahead where that may be missed", not_made_ahead_of_limits},
+    {"not made ahead where chunks lie idle", not_made_ahead_beside_idle_chunks},
+    {"less is made where the device refuses what is ahead", refused_ahead},
     {"moved instead of made", moved_instead_of_made},
     {"blocks of whole units lie on chunks of their own", whole_units_go_whole},
     {"gaps before blocks of whole units are bounded", gaps_are_bounded},
