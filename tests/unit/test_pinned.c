@@ -4,6 +4,7 @@
 #include "tarn/pinned.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "base/bits.h"
@@ -306,13 +307,13 @@ static void limit(void) {
 
 /* Bytes of addresses that the process has taken. */
 static uint64_t addresses_taken(void) {
+  char line[64] = "";
   FILE *file = fopen("/proc/self/statm", "r");
-  unsigned long long n_pages = 0;
-  CHECK(file != NULL && fscanf(file, "%llu", &n_pages) == 1);
+  CHECK(file != NULL && fgets(line, sizeof(line), file) != NULL);
   if (file != NULL) {
     (void)fclose(file);
   }
-  return n_pages * (uint64_t)sysconf(_SC_PAGESIZE);
+  return strtoull(line, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 /* A pool takes addresses for what it may hold, not for all that the machine has. */
