@@ -97,7 +97,7 @@ static void metadata_close(tarn_heap *heap) {
 
 /* ---- Making ---- */
 
-/* The device's memory. The limit of a fixed heap stays what it is. */
+/* The most that it can ever hold: the device's memory, or a fixed heap's limit, which stays. */
 static uint64_t most_bytes(const tarn_heap *heap) {
   const uint64_t total = heap->port->device.total_bytes;
   return heap->is_fixed ? tarni_min(total, tarni_max(heap->limit_bytes, HEAP_FIXED_LEAST)) : total;

@@ -3,8 +3,6 @@
  * Memory of the simulated GPU: the bytes, the mappings and the faults are real; capacity costs
  * nothing until it is written; no size or address is too large to be refused. */
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -135,18 +133,6 @@ static void new_memory_is_empty(void) {
 
 /* ---- Capacity ---- */
 
-static uint64_t resident_bytes(void) {
-  char text[128] = "";
-  FILE *file = fopen("/proc/self/statm", "r");
-  CHECK(file != NULL && fgets(text, sizeof(text), file) != NULL);
-  if (file != NULL) {
-    (void)fclose(file);
-  }
-  char *rest = text;
-  (void)strtoull(text, &rest, 10); /* the size; what follows is resident, both in pages */
-  return strtoull(rest, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 static void map_terabytes(uint64_t chunk_bytes, uint64_t total, tarn_ptr base) {
   for (uint64_t at = 0; at < total; at += chunk_bytes) {
     tarni_chunk chunk;
@@ -163,7 +149,7 @@ static void capacity_costs_nothing(void) {
   const uint64_t total = 8 * tib;
   tarn_ptr base;
   REQUIRE(open_device("sim:64T"));
-  const uint64_t before = resident_bytes();
+  const uint64_t before = test_resident_bytes();
   const tarn_status status = tarni_port_reserve(port, total, 0, &base);
   if (status == TARN_ADDRESS_SPACE) {
     test_skip("this process has not enough addresses (a sanitizer, or ulimit -v)");
@@ -178,7 +164,7 @@ static void capacity_costs_nothing(void) {
   CHECK_EQ(state.mapped_bytes, total);
   CHECK_EQ(bytes_at(base + tib / 2)[4095], 1);
   CHECK_EQ(bytes_at(base + tib / 2)[4096], 0);
-  CHECK(resident_bytes() - before < 16 << 20);
+  CHECK(test_resident_bytes() - before < 16 << 20);
   CHECK_OK(tarni_port_unmap(port, base, total));
   CHECK_OK(tarni_port_unreserve(port, base, total));
   close_device(0);
@@ -312,9 +298,9 @@ static void exported_memory_is_the_same(void) {
   REQUIRE_OK(tarni_port_map(port, here, gib, chunk));
   REQUIRE_OK(tarni_port_access(port, here, gib));
   CHECK_OK(tarni_port_fill_sync(port, here + gib - 4096, 7, 4096));
-  const uint64_t before = resident_bytes();
+  const uint64_t before = test_resident_bytes();
   REQUIRE_OK(tarni_port_export(port, chunk, &descriptor));
-  CHECK(resident_bytes() - before < 4 << 20); /* only what was written has moved */
+  CHECK(test_resident_bytes() - before < 4 << 20); /* only what was written has moved */
   CHECK_EQ(bytes_at(here + gib - 4096)[4095], 7);
   REQUIRE_OK(tarni_port_import(other_port, descriptor, &twin));
   (void)close(descriptor);

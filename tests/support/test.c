@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -62,6 +63,27 @@ bool test_has_addresses(uint64_t bytes) {
   }
   (void)syscall(SYS_munmap, address, bytes);
   return true;
+}
+
+/* The kernel's count of the process's pages: all addresses first, what is resident second. */
+static uint64_t process_bytes(bool is_resident) {
+  char text[128] = "";
+  FILE *file = fopen("/proc/self/statm", "r");
+  CHECK(file != NULL && fgets(text, sizeof(text), file) != NULL);
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  char *rest = text;
+  const uint64_t all = strtoull(text, &rest, 10), resident = strtoull(rest, NULL, 10);
+  return (is_resident ? resident : all) * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+uint64_t test_addresses_taken(void) {
+  return process_bytes(false);
+}
+
+uint64_t test_resident_bytes(void) {
+  return process_bytes(true);
 }
 
 void test_note(const char *format, ...) {

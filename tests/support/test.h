@@ -24,6 +24,10 @@ void test_skip(const char *reason);
  * leaves it few. If not, the running case is marked as skipped. */
 bool test_has_addresses(uint64_t bytes);
 
+/* Bytes of addresses that the process has taken, and of memory that it has. */
+uint64_t test_addresses_taken(void);
+uint64_t test_resident_bytes(void);
+
 /* The number of checks made so far, and whether the running case has failed. */
 uint64_t test_checks(void);
 bool test_case_failed(void);

@@ -3,10 +3,6 @@
  * Pinned pools: blocks, sizes, limits, regions, streams that still use a block, wrong use. */
 #include "tarn/pinned.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "base/bits.h"
 #include "internal.h"
 #include "port/host/host.h"
@@ -305,27 +301,16 @@ static void limit(void) {
   pool_close(&r, pool);
 }
 
-/* Bytes of addresses that the process has taken. */
-static uint64_t addresses_taken(void) {
-  char line[64] = "";
-  FILE *file = fopen("/proc/self/statm", "r");
-  CHECK(file != NULL && fgets(line, sizeof(line), file) != NULL);
-  if (file != NULL) {
-    (void)fclose(file);
-  }
-  return strtoull(line, NULL, 10) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 /* A pool takes addresses for what it may hold, not for all that the machine has. */
 static void addresses(void) {
   rig r;
   CHECK(rig_open_device(&r, DEVICE, 1));
   const tarn_pinned_config config = {
       .size = sizeof(config), .device = DEVICE, .limit_bytes = 8 * MIB, .region_bytes = 2 * MIB};
-  const uint64_t before = addresses_taken();
+  const uint64_t before = test_addresses_taken();
   tarn_pinned *pool = NULL;
   REQUIRE_OK(tarn_pinned_create(&config, &pool));
-  CHECK(addresses_taken() - before < 4096 * MIB);
+  CHECK(test_addresses_taken() - before < 4096 * MIB);
   pool_close(&r, pool);
 }
 
