@@ -3,6 +3,7 @@
  * Memory of the simulated GPU: the bytes, the mappings and the faults are real; capacity costs
  * nothing until it is written; no size or address is too large to be refused. */
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
