@@ -95,6 +95,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
     tarni_uses_poll(heap);
   }
   tarni_lock_acquire(&heap->lock);
+  tarni_cache_tell_locked(heap, cache);
   if (!tarni_shortage_is_beyond_locked(heap, size)) {
     tarni_shelf_see_locked(heap, cache);
     tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */
@@ -157,7 +158,10 @@ static tarni_index large_hit(tarn_heap *heap, tarni_cache *cache, uint64_t size)
 static tarn_status small_alloc(tarn_heap *heap, tarni_cache *cache, uint32_t class_index,
                                tarn_ptr *block) {
   if (tarni_cache_enter(cache)) {
-    const uint32_t item = small_hit(heap, cache, class_index);
+    uint32_t item = small_hit(heap, cache, class_index);
+    if (item == UINT32_MAX && tarni_cache_refill(heap, cache, class_index)) {
+      item = small_hit(heap, cache, class_index);
+    }
     tarni_cache_leave(cache);
     if (item != UINT32_MAX) {
       *block = heap->base + ((uint64_t)item << 8);

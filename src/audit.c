@@ -296,11 +296,19 @@ static tarn_status check_shelf(tarn_heap *heap, const tarni_shelf *shelf) {
 }
 
 static tarn_status check_cache(tarn_heap *heap, const tarni_cache *cache) {
+  uint64_t binned = 0;
   for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
     const tarni_stack *stack = &cache->stacks[i];
+    TARN_TRY(check_bin(heap, &cache->bins[i], i));
+    binned += cache->bins[i].n * tarni_class_size(i);
     for (uint32_t j = 0; j < stack->n; j++) {
       TARN_TRY(check_kept(heap, i, stack->items[j]));
     }
+  }
+  TARN_TRY(compare("bytes in a cache's bins", atomic_load(&cache->binned_bytes), binned));
+  if (binned != 0) {
+    TARN_TRY(compare("caches of a lane, one of which has bins", 1,
+                     atomic_load(&heap->lanes[cache->lane].n_caches)));
   }
   if (cache->large.extent != 0) {
     TARN_TRY(check_large(heap, cache->large.extent,
@@ -336,6 +344,18 @@ tarn_status tarni_audit_uses(const tarn_heap *heap, uint64_t n_marked) {
   return compare("blocks with uses", n_marked, n);
 }
 
+/* Each lane knows how many caches it has. */
+static tarn_status check_sharers(const tarn_heap *heap) {
+  for (tarni_index lane = 0; lane < heap->n_lanes; lane++) {
+    uint64_t n = 0;
+    for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+      n += cache->lane == lane && cache->stream != TARNI_NO_STREAM;
+    }
+    TARN_TRY(compare("caches of a lane", atomic_load(&heap->lanes[lane].n_caches), n));
+  }
+  return TARN_OK;
+}
+
 /* Every block is at exactly one place. */
 static tarn_status check_blocks(audit *sum) {
   tarn_heap *heap = sum->heap;
@@ -346,14 +366,16 @@ static tarn_status check_blocks(audit *sum) {
       binned += heap->lanes[lane].bins[i].n * tarni_class_size(i);
     }
   }
-  TARN_TRY(compare("bytes in bins", heap->binned_bytes, binned));
   uint64_t n_caches = 0, limits = 0;
   for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
     TARN_TRY(check_cache(heap, cache));
     n_caches++;
     limits += cache->shelf.limit;
+    binned += cache->binned_seen;
   }
+  TARN_TRY(compare("bytes in bins", heap->binned_bytes, binned));
   TARN_TRY(compare("caches", heap->n_caches, n_caches));
+  TARN_TRY(check_sharers(heap));
   TARN_TRY(compare("limits of shelves", heap->shelf_limits, limits));
   TARN_TRY(check_pending(heap));
   tarn_status status = TARN_OK;

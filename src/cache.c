@@ -73,29 +73,76 @@ static void cache_await(tarni_cache *cache) {
 
 /* ---- Moving blocks ---- */
 
-void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
-  tarni_stack *stack = &cache->stacks[class_index];
-  const uint32_t wanted = stack->capacity / 2u + 1;
-  while (stack->n < wanted && stack->n < stack->capacity) {
-    const uint32_t item = tarni_bin_take_locked(heap, cache->lane, class_index);
-    if (item == UINT32_MAX) {
-      return;
-    }
-    stack->items[stack->n++] = item;
-  }
+/* How many blocks a stack is filled with: half of its capacity and one. */
+static uint32_t stack_wants(const tarni_stack *stack) {
+  const uint32_t full = (uint32_t)tarni_min(stack->capacity / 2u + 1, stack->capacity);
+  return full - (uint32_t)tarni_min(full, stack->n);
 }
 
-void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
+static void binned_set(tarni_cache *cache, uint64_t bytes) {
+  atomic_store_explicit(&cache->binned_bytes, bytes, memory_order_relaxed);
+}
+
+static uint64_t binned_of(const tarni_cache *cache) {
+  return atomic_load_explicit(&cache->binned_bytes, memory_order_relaxed);
+}
+
+bool tarni_cache_refill(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
   tarni_stack *stack = &cache->stacks[class_index];
+  const uint32_t n =
+      tarni_bin_pop(heap, &cache->bins[class_index], &stack->items[stack->n], stack_wants(stack));
+  stack->n = (uint16_t)(stack->n + n);
+  binned_set(cache, binned_of(cache) - n * tarni_class_size(class_index));
+  return n != 0;
+}
+
+void tarni_cache_tell_locked(tarn_heap *heap, tarni_cache *cache) {
+  heap->binned_bytes += binned_of(cache) - cache->binned_seen;
+  cache->binned_seen = binned_of(cache);
+}
+
+void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  (void)tarni_cache_refill(heap, cache, class_index);
+  tarni_cache_tell_locked(heap, cache);
+  const uint32_t n = tarni_bin_take_locked(heap, cache->lane, class_index, &stack->items[stack->n],
+                                           stack_wants(stack));
+  stack->n = (uint16_t)(stack->n + n);
+}
+
+/* How many are in the older half of a stack. */
+static uint16_t stack_half(const tarni_stack *stack) {
+  return (uint16_t)(stack->n / 2u + (stack->n == 1));
+}
+
+/* The oldest are no more on it. */
+static void stack_drop(tarni_stack *stack, uint16_t n_out) {
   uint32_t *items = stack->items;
-  const uint16_t n_out = (uint16_t)(stack->n / 2u + (stack->n == 1));
-  for (uint16_t i = 0; i < n_out; i++) {
-    tarni_bin_put_locked(heap, cache->lane, class_index, items[i]);
-  }
   for (uint16_t i = n_out; i < stack->n; i++) {
     items[i - n_out] = items[i];
   }
   stack->n = (uint16_t)(stack->n - n_out);
+}
+
+bool tarni_cache_unload(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  if (atomic_load_explicit(&heap->lanes[cache->lane].n_caches, memory_order_relaxed) != 1) {
+    return false;
+  }
+  const uint16_t n_out = stack_half(stack);
+  tarni_bin_push(heap, &cache->bins[class_index], stack->items, n_out);
+  stack_drop(stack, n_out);
+  binned_set(cache, binned_of(cache) + n_out * tarni_class_size(class_index));
+  return true;
+}
+
+void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  const uint16_t n_out = stack_half(stack);
+  for (uint16_t i = 0; i < n_out; i++) {
+    tarni_bin_put_locked(heap, cache->lane, class_index, stack->items[i]);
+  }
+  stack_drop(stack, n_out);
 }
 
 void tarni_cache_release_locked(tarn_heap *heap, const tarni_cache *cache, tarni_index large) {
@@ -111,7 +158,17 @@ void tarni_cache_drop_large_locked(tarn_heap *heap, tarni_cache *cache) {
   }
 }
 
+/* What is in its own bins goes to the lane's. */
+static void bins_give_locked(tarn_heap *heap, tarni_cache *cache) {
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT && binned_of(cache) != 0; i++) {
+    tarni_bin_join_locked(heap, cache->lane, i, &cache->bins[i]);
+  }
+  binned_set(cache, 0);
+  tarni_cache_tell_locked(heap, cache);
+}
+
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
+  bins_give_locked(heap, cache);
   for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
     tarni_stack *stack = &cache->stacks[class_index];
     while (stack->n != 0) {
@@ -126,8 +183,15 @@ uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache, bool is
   const tarni_sweep sweep = {.first = cache->lane,
                              .end = cache->lane + 1,
                              .stacks = cache->stacks,
+                             .bins = cache->bins,
                              .is_thorough = is_thorough};
   const uint32_t n_slabs = tarni_slab_collect_locked(heap, &sweep);
+  uint64_t binned = 0;
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    binned += cache->bins[i].n * tarni_class_size(i);
+  }
+  binned_set(cache, binned);
+  tarni_cache_tell_locked(heap, cache);
   tarni_rest_collect_locked(heap, n_slabs);
   return n_slabs;
 }
@@ -155,13 +219,36 @@ void tarni_caches_allow_locked(tarn_heap *heap) {
   }
 }
 
+/* The cache is no more one of its lane's. */
+static void lane_leave_locked(tarn_heap *heap, tarni_cache *cache) {
+  if (cache->stream != TARNI_NO_STREAM) {
+    (void)atomic_fetch_sub_explicit(&heap->lanes[cache->lane].n_caches, 1, memory_order_relaxed);
+    cache->stream = TARNI_NO_STREAM;
+  }
+}
+
+/* The cache is one of its lane's. What the only one before kept for itself is shared now. */
+static void lane_join_locked(tarn_heap *heap, const tarni_cache *joining) {
+  _Atomic uint32_t *n = &heap->lanes[joining->lane].n_caches;
+  if (atomic_fetch_add_explicit(n, 1, memory_order_relaxed) != 1) {
+    return;
+  }
+  tarni_caches_revoke_locked(heap);
+  for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    if (cache->lane == joining->lane) {
+      bins_give_locked(heap, cache);
+    }
+  }
+  tarni_caches_allow_locked(heap);
+}
+
 void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_final) {
   tarni_caches_revoke_locked(heap);
   for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
     if (lane == 0 || cache->lane == lane) {
       tarni_cache_empty_locked(heap, cache);
       if (is_final) {
-        cache->stream = TARNI_NO_STREAM;
+        lane_leave_locked(heap, cache);
       }
     }
   }
@@ -187,6 +274,7 @@ static void cache_destroy(tarni_cache *cache) {
 /* The heap forgets an empty cache, but not what it has counted. */
 static void cache_forget_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_counts_add(&heap->gone, cache);
+  lane_leave_locked(heap, cache);
   cache_unlink_locked(heap, cache);
 }
 
@@ -331,7 +419,7 @@ static tarn_status cache_verify(tarn_heap *heap, tarni_cache **found) {
   tarni_lane *lane = &heap->lanes[cache->lane];
   if (lane->stream_id != id) {
     tarni_cache_empty_locked(heap, cache);
-    cache->stream = TARNI_NO_STREAM;
+    lane_leave_locked(heap, cache);
     lane->is_lost = lane->is_lost || !lane->is_retired;
     tarni_hot_cache = *found = NULL;
   }
@@ -373,6 +461,7 @@ tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache
   cache->next_in_thread = *bucket;
   *bucket = cache;
   tarni_lock_acquire(&heap->lock);
+  lane_join_locked(heap, cache);
   atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap), memory_order_relaxed);
   cache->next_in_heap = heap->caches;
   heap->caches = cache;

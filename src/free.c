@@ -32,7 +32,9 @@ static tarn_status small_free(tarn_heap *heap, tarni_cache *cache, uint32_t item
     return tarni_uses_free(heap, (uint64_t)item << 8, cache->lane);
   }
   if (tarni_cache_enter(cache)) { /* it was not the hot one, or is full */
-    const bool is_kept = small_keep(heap, cache, class_index, item);
+    const bool is_kept = small_keep(heap, cache, class_index, item) ||
+                         (tarni_cache_unload(heap, cache, class_index) &&
+                          small_keep(heap, cache, class_index, item));
     tarni_cache_leave(cache);
     if (is_kept) {
       return TARN_OK;

@@ -307,30 +307,16 @@ tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent);
 tarn_status tarni_grow_reap_grow(tarn_heap *heap);
 void tarni_grow_close(tarn_heap *heap);
 
-/* ---- slab.c: blocks of one size, and the lanes' bins of free ones ---- */
-uint64_t tarni_slab_bytes(uint32_t class_index);
-uint32_t tarni_slab_blocks(uint32_t class_index); /* that it is cut into */
-/* Turns a BUSY extent into a slab. TARNI_CLASS_COUNT: one large block, handed out. */
-void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane,
-                            uint32_t class_index);
-/* The slab that an address lies in; 0: there is none. */
-tarni_index tarni_slab_at_locked(const tarn_heap *heap, uint64_t offset);
-/* Gives the extent of a slab with no live block back. */
-void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_order *order);
+/* ---- bin.c: free blocks of one class ---- */
+/* For whoever may touch the bin; bytes are the caller's to count. Popping returns how many. */
+void tarni_bin_push(tarn_heap *heap, tarni_bin *bin, const uint32_t *items, uint32_t n);
+uint32_t tarni_bin_pop(tarn_heap *heap, tarni_bin *bin, uint32_t *items, uint32_t n);
 void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item);
-/* Takes a block from the lane's bin or the common one; UINT32_MAX: there is none. */
-uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index);
-/* Where slabs with no live block are looked for. */
-typedef struct tarni_sweep {
-  tarni_index first, end; /* the lanes: free blocks are in their bins, */
-  tarni_stack *stacks;    /* or, of the first, in these, which are the caller's; NULL: none */
-  bool is_thorough;       /* also where hardly anything was freed since it was in vain */
-} tarni_sweep;
-
-/* Gives slabs with no live block back as free extents. Returns how many. */
-uint32_t tarni_slab_collect_locked(tarn_heap *heap, const tarni_sweep *sweep);
-/* All that the bins of all lanes have. */
-void tarni_slab_collect_all_locked(tarn_heap *heap);
+/* Takes blocks from the lane's bin, then from the common one. Returns how many. */
+uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
+                               uint32_t *items, uint32_t n);
+/* Puts what a cache's bin has upon the lane's. */
+void tarni_bin_join_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, tarni_bin *bin);
 /* Empties a bin that was taken out of sight into a lane's. */
 void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
                              tarni_bin *bin);
@@ -340,6 +326,29 @@ void tarni_bins_detach_locked(tarn_heap *heap, uint32_t n_lanes,
                               tarni_bin (*bins)[TARNI_CLASS_COUNT]);
 void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
                               tarni_bin (*bins)[TARNI_CLASS_COUNT], bool are_complete);
+
+/* ---- slab.c: blocks of one size ---- */
+uint64_t tarni_slab_bytes(uint32_t class_index);
+uint32_t tarni_slab_blocks(uint32_t class_index); /* that it is cut into */
+/* Turns a BUSY extent into a slab. TARNI_CLASS_COUNT: one large block, handed out. */
+void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane,
+                            uint32_t class_index);
+/* The slab that an address lies in; 0: there is none. */
+tarni_index tarni_slab_at_locked(const tarn_heap *heap, uint64_t offset);
+/* Gives the extent of a slab with no live block back. */
+void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_order *order);
+/* Where slabs with no live block are looked for. */
+typedef struct tarni_sweep {
+  tarni_index first, end; /* the lanes: free blocks are in their bins, */
+  tarni_stack *stacks;    /* or, of the first, in these, which are the caller's; NULL: none */
+  tarni_bin *bins;        /* likewise, also to count their bytes */
+  bool is_thorough;       /* also where hardly anything was freed since it was in vain */
+} tarni_sweep;
+
+/* Gives slabs with no live block back as free extents. Returns how many. */
+uint32_t tarni_slab_collect_locked(tarn_heap *heap, const tarni_sweep *sweep);
+/* All that the bins of all lanes have. */
+void tarni_slab_collect_all_locked(tarn_heap *heap);
 /* Moves all bins and free extents of a lane whose every ticket is complete to the common lane. */
 void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 
@@ -401,7 +410,15 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache);
 void tarni_cache_drop_large_locked(tarn_heap *heap, tarni_cache *cache);
 /* Gives a large block back in the order of the cache's lane. */
 void tarni_cache_release_locked(tarn_heap *heap, const tarni_cache *cache, tarni_index large);
-/* Moves up to half a stack's capacity from the lane's bin to the stack. */
+/* Moves up to half a stack's capacity from the cache's own bin to the stack, and the older half of
+ * a stack there, unless others share the lane: then it is false, and so where nothing was moved.
+ * pre: the cache is entered. */
+bool tarni_cache_refill(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
+bool tarni_cache_unload(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
+/* The heap learns what is in the cache's own bins. pre: the lock is held, and the caller owns it or
+ * has revoked it. */
+void tarni_cache_tell_locked(tarn_heap *heap, tarni_cache *cache);
+/* The same as refilling, from the lane's bin, too. */
 void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
 /* Moves the older half of a stack to the lane's bin. */
 void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);

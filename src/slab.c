@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Slabs: extents cut into equal blocks, and the lanes' bins of free blocks. A bin is a list through
- * heap->links, so that giving a block back needs no memory (I7). Blocks up to 64 KiB share a slab;
- * larger ones have one each. A slab does not know which of its blocks are free: that is counted
- * when slabs are collected, which happens when the heap would have to grow, and at low water
- * (tide.c).
+ * Slabs: extents cut into equal blocks. Blocks up to 64 KiB share a slab; larger ones have one
+ * each. A slab does not know which of its blocks are free: that is counted when slabs are
+ * collected, which happens when the heap would have to grow, and at low water (tide.c).
  *
  * Everything is under heap->lock. Knows nothing about threads. */
-#include <string.h>
-
 #include "base/bits.h"
 #include "internal.h"
 
@@ -29,39 +25,6 @@ uint64_t tarni_slab_bytes(uint32_t class_index) {
 
 uint32_t tarni_slab_blocks(uint32_t class_index) {
   return (uint32_t)(tarni_slab_bytes(class_index) / tarni_class_size(class_index));
-}
-
-/* ---- Bins ---- */
-
-static void bin_push(tarn_heap *heap, tarni_bin *bin, uint32_t item) {
-  heap->links[item] = bin->head;
-  bin->head = item + 1;
-  bin->n++;
-  bin->n_put++;
-}
-
-static uint32_t bin_pop(tarn_heap *heap, tarni_bin *bin) {
-  if (bin->head == 0) {
-    return UINT32_MAX;
-  }
-  const uint32_t item = bin->head - 1;
-  bin->head = heap->links[item];
-  bin->n--;
-  return item;
-}
-
-void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, uint32_t item) {
-  bin_push(heap, &heap->lanes[lane].bins[class_index], item);
-  heap->binned_bytes += tarni_class_size(class_index);
-}
-
-uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
-  uint32_t item = bin_pop(heap, &heap->lanes[lane].bins[class_index]);
-  if (item == UINT32_MAX) {
-    item = bin_pop(heap, &heap->lanes[TARNI_LANE_COMMON].bins[class_index]);
-  }
-  heap->binned_bytes -= item != UINT32_MAX ? tarni_class_size(class_index) : 0;
-  return item;
 }
 
 /* ---- Slabs ---- */
@@ -177,19 +140,26 @@ static bool block_sift(tarn_heap *heap, uint32_t item, tarni_index *released) {
   return true;
 }
 
-static void bin_count(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
-  const tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+/* A bin of the sweep, and the lane whose blocks it has: the lanes' own, then the caller's. */
+static tarni_bin *bin_at(const tarn_heap *heap, const tarni_sweep *sweep, uint32_t class_index,
+                         tarni_index lane) {
+  return lane < sweep->end ? &heap->lanes[lane].bins[class_index] : &sweep->bins[class_index];
+}
+
+static tarni_index bins_end(const tarni_sweep *sweep) {
+  return sweep->end + (sweep->bins != NULL ? 1 : 0);
+}
+
+static void bin_count(tarn_heap *heap, const tarni_bin *bin, tarni_index lane) {
   const uint64_t ticket = bin->n != 0 ? tarni_ticket_locked(heap, lane) : 0;
   for (uint32_t at = bin->head; at != 0; at = heap->links[at - 1]) {
     block_count(heap, at - 1, lane, ticket);
   }
 }
 
-/* Takes the blocks of slabs that are wholly free out of a bin. */
-static void bin_sift(tarn_heap *heap, tarni_index lane, uint32_t class_index,
-                     tarni_index *released) {
-  tarni_bin *bin = &heap->lanes[lane].bins[class_index];
-  const uint64_t n = bin->n;
+/* Takes the blocks of slabs that are wholly free out of a bin. Returns how many. */
+static uint32_t bin_sift(tarn_heap *heap, tarni_bin *bin, tarni_index *released) {
+  const uint32_t n = bin->n;
   uint32_t *link = &bin->head;
   while (*link != 0) {
     const uint32_t item = *link - 1;
@@ -200,7 +170,7 @@ static void bin_sift(tarn_heap *heap, tarni_index lane, uint32_t class_index,
       link = &heap->links[item];
     }
   }
-  heap->binned_bytes -= (n - bin->n) * tarni_class_size(class_index);
+  return n - bin->n;
 }
 
 static void bin_forget(tarn_heap *heap, const tarni_bin *bin) {
@@ -250,8 +220,8 @@ static uint32_t slabs_release(tarn_heap *heap, tarni_index released) {
  * be thorough, enough of them were freed since it was last looked at in vain. */
 static bool is_worth(const tarn_heap *heap, uint32_t class_index, const tarni_sweep *sweep) {
   uint64_t n = sweep->stacks != NULL ? sweep->stacks[class_index].n : 0, n_old = 0, n_put = 0;
-  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
-    const tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+  for (tarni_index i = sweep->first; i < bins_end(sweep); i++) {
+    const tarni_bin *bin = bin_at(heap, sweep, class_index, i);
     n += bin->n;
     n_old += bin->is_vain && bin->n > bin->n_put ? bin->n - bin->n_put : 0;
     n_put += bin->n_put;
@@ -264,9 +234,10 @@ static uint64_t class_count(tarn_heap *heap, uint32_t class_index, const tarni_s
                             const tarni_stack *stack) {
   uint64_t n = stack->n;
   stack_count(heap, sweep->first, stack);
-  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
-    n += heap->lanes[lane].bins[class_index].n;
-    bin_count(heap, lane, class_index);
+  for (tarni_index i = sweep->first; i < bins_end(sweep); i++) {
+    const tarni_bin *bin = bin_at(heap, sweep, class_index, i);
+    n += bin->n;
+    bin_count(heap, bin, i < sweep->end ? i : sweep->first);
   }
   return n;
 }
@@ -277,14 +248,15 @@ static uint32_t collect_class(tarn_heap *heap, uint32_t class_index, const tarni
   tarni_index released = 0;
   const uint64_t n_seen = class_count(heap, class_index, sweep, stack);
   stack_sift(heap, stack, &released);
-  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
-    bin_sift(heap, lane, class_index, &released);
+  for (tarni_index i = sweep->first; i < bins_end(sweep); i++) {
+    const uint64_t n = bin_sift(heap, bin_at(heap, sweep, class_index, i), &released);
+    heap->binned_bytes -= i < sweep->end ? n * tarni_class_size(class_index) : 0;
   }
   stack_forget(heap, stack);
   const uint32_t n_slabs = slabs_release(heap, released);
   const bool is_vain = n_seen > SLAB_FEW + (uint64_t)SLAB_WORTH * n_slabs;
-  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
-    tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+  for (tarni_index i = sweep->first; i < bins_end(sweep); i++) {
+    tarni_bin *bin = bin_at(heap, sweep, class_index, i);
     bin_forget(heap, bin);
     bin->is_vain = is_vain;
     bin->n_put = 0;
@@ -308,32 +280,6 @@ void tarni_slab_collect_all_locked(tarn_heap *heap) {
 }
 
 /* ---- Lanes that are done ---- */
-
-void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
-                             tarni_bin *bin) {
-  tarni_bin *to = &heap->lanes[lane].bins[class_index];
-  for (uint32_t item = bin_pop(heap, bin); item != UINT32_MAX; item = bin_pop(heap, bin)) {
-    bin_push(heap, to, item);
-  }
-}
-
-void tarni_bins_detach_locked(tarn_heap *heap, uint32_t n_lanes,
-                              tarni_bin (*bins)[TARNI_CLASS_COUNT]) {
-  for (tarni_index lane = 0; lane < n_lanes; lane++) {
-    memcpy(bins[lane], heap->lanes[lane].bins, sizeof(bins[lane]));
-    memset(heap->lanes[lane].bins, 0, sizeof(bins[lane]));
-  }
-}
-
-void tarni_bins_attach_locked(tarn_heap *heap, uint32_t n_lanes,
-                              tarni_bin (*bins)[TARNI_CLASS_COUNT], bool are_complete) {
-  for (tarni_index lane = 0; lane < n_lanes; lane++) {
-    const tarni_index to = are_complete ? TARNI_LANE_COMMON : lane;
-    for (uint32_t class_index = 0; class_index < TARNI_CLASS_COUNT; class_index++) {
-      tarni_bin_attach_locked(heap, to, class_index, &bins[lane][class_index]);
-    }
-  }
-}
 
 void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane) {
   static const tarni_order complete = {0};

@@ -78,6 +78,9 @@ static uint64_t lost_blocks_locked(const tarn_heap *heap) {
       bytes += heap->lanes[i].bins[j].n * tarni_class_size(j);
     }
   }
+  for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    bytes += heap->lanes[cache->lane].is_lost ? cache->binned_seen : 0;
+  }
   for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
     bool is_lost = false;
     for (uint32_t i = 0; i < uses->n_lanes; i++) {

@@ -55,7 +55,7 @@ static bool is_low(const tarn_heap *heap) {
 static uint64_t blocks_kept(const tarn_heap *heap, const tarni_cache *cache) {
   uint64_t n = 0;
   for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
-    n += heap->lanes[cache->lane].bins[i].n + cache->stacks[i].n;
+    n += heap->lanes[cache->lane].bins[i].n + cache->bins[i].n + cache->stacks[i].n;
   }
   return n;
 }

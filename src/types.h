@@ -177,6 +177,7 @@ typedef struct tarni_lane {
   uint64_t *waited; /* for each other lane the ticket that this stream has been made to wait for */
   uint32_t n_waited;
   tarni_bin bins[TARNI_CLASS_COUNT];
+  _Atomic uint32_t n_caches; /* of threads that use the stream; written under lock HEAP */
 } tarni_lane;
 
 /* A block that was named by tarn_use. Made there, so that freeing needs no memory. */
@@ -260,10 +261,14 @@ typedef struct tarni_cache {
   tarni_large_churn churn[TARNI_LARGE_ROWS];
   /* owner, or whoever has revoked it: */
   tarni_stack stacks[TARNI_CLASS_COUNT];
+  tarni_bin bins[TARNI_CLASS_COUNT]; /* what stacks have no room for, as long as the lane has no
+                                        other cache: others take from the lane's bins */
+  _Atomic uint64_t binned_bytes;     /* in them; owner writes, others read */
   tarni_large large;
   tarni_shelf shelf;
   uint32_t *items; /* of all stacks */
   /* lock HEAP: */
+  uint64_t binned_seen; /* so much of binned_bytes is in the heap's */
   struct tarni_cache *next_in_heap;
   /* lock REGISTRY: */
   struct tarni_cache *next_in_thread;
@@ -460,7 +465,8 @@ struct tarn_heap {
   uint64_t unreturned_bytes;                     /* not part of them */
   tarni_unreturned unreturned[TARNI_UNRETURNED]; /* taken to wait for the device (order.c) */
   uint64_t used_bytes, used_peak_bytes;          /* in slabs */
-  uint64_t binned_bytes;                         /* of them, in bins, also in those out of sight */
+  uint64_t binned_bytes;                         /* of them, in bins, also in those out of sight,
+                                                    and in caches', as their owners last told */
   tarni_tide tide;
   /* peaks since a scope of statistics last began or ended (scope_stats.c): */
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;

@@ -66,7 +66,7 @@ static void one_for_each_of_many_streams(void) {
   rig_close(&r);
 }
 
-/* The stack of a class never outgrows its capacity; what does not fit goes to the lane. */
+/* The stack of a class never outgrows its capacity; what does not fit goes to the cache's bin. */
 static void full_stack_hands_on(void) {
   static const uint64_t sizes[] = {256, 4 * KIB, 5 * KIB, 64 * KIB, 65 * KIB, 500 * KIB};
   rig r;
@@ -75,7 +75,7 @@ static void full_stack_hands_on(void) {
   for (unsigned s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
     const uint32_t class_index = tarni_class_of(sizes[s]);
     const tarni_stack *stack = &cache_of(&r, 0)->stacks[class_index];
-    const tarni_bin *bin = &r.heap->lanes[cache_of(&r, 0)->lane].bins[class_index];
+    const tarni_bin *bin = &cache_of(&r, 0)->bins[class_index];
     const int n = 2 * stack->capacity + 3;
     CHECK(stack->capacity >= 4 && n <= MAX_BLOCKS);
     for (int i = 0; i < n; i++) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
  * How others reach into a thread's cache: never while its owner is inside, also on systems without
- * membarrier and for threads that are bound to processors. */
+ * membarrier and for threads that are bound to processors; what it does without them; and what
+ * threads that use one stream share. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/membarrier.h>
@@ -102,15 +103,15 @@ static void *work_in_turns(void *user) {
   return NULL;
 }
 
-/* A thread that works on two streams in turn hits in both caches: nobody's lock keeps it. */
-static void hits_on_two_streams(void) {
+/* A thread does its work up to a point, and from there on while somebody has the heap's lock. */
+static void without_lock(void *(*work)(void *)) {
   rig r;
   pthread_t thread;
-  REQUIRE(rig_open(&r, "sim:64M", NULL, 2));
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 2));
   turns t = {.rig = &r};
   CHECK(sem_init(&t.is_ready, 0, 0) == 0 && sem_init(&t.may_go, 0, 0) == 0 &&
         sem_init(&t.is_done, 0, 0) == 0);
-  REQUIRE(pthread_create(&thread, NULL, work_in_turns, &t) == 0);
+  REQUIRE(pthread_create(&thread, NULL, work, &t) == 0);
   CHECK_EQ(sem_wait(&t.is_ready), 0);
   tarni_lock_acquire(&r.heap->lock);
   CHECK_EQ(sem_post(&t.may_go), 0);
@@ -123,6 +124,97 @@ static void hits_on_two_streams(void) {
   CHECK_EQ(sem_destroy(&t.is_ready), 0);
   CHECK_EQ(sem_destroy(&t.may_go), 0);
   CHECK_EQ(sem_destroy(&t.is_done), 0);
+  rig_close(&r);
+}
+
+/* A thread that works on two streams in turn hits in both caches: nobody's lock keeps it. */
+static void hits_on_two_streams(void) {
+  without_lock(work_in_turns);
+}
+
+enum { BIG = 500 << 10, N_BIG = 64 }; /* of which a stack has few */
+
+static void bigs_get(rig *r, rig_block *blocks) {
+  for (int i = 0; i < N_BIG; i++) {
+    CHECK_OK(rig_alloc(r, BIG, r->streams[0], &blocks[i]));
+  }
+}
+
+static void bigs_put(rig *r, rig_block *blocks) {
+  for (int i = 0; i < N_BIG; i++) {
+    CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
+  }
+}
+
+static void *work_in_heaps(void *user) {
+  turns *t = user;
+  rig_block blocks[N_BIG];
+  bigs_get(t->rig, blocks);
+  CHECK_EQ(sem_post(&t->is_ready), 0);
+  CHECK_EQ(sem_wait(&t->may_go), 0);
+  bigs_put(t->rig, blocks);
+  bigs_get(t->rig, blocks);
+  CHECK_EQ(sem_post(&t->is_done), 0);
+  bigs_put(t->rig, blocks);
+  return NULL;
+}
+
+/* Nor one that has more free blocks than its stacks hold, as long as the stream is its own. */
+static void more_than_stacks_hold(void) {
+  without_lock(work_in_heaps);
+}
+
+/* ---- One stream, several threads ---- */
+
+static tarni_cache *first_cache(const rig *r) {
+  tarni_cache *cache = NULL;
+  CHECK_OK(tarni_cache_find(r->heap, r->streams[0], &cache));
+  return cache;
+}
+
+static void *get_and_put(void *user) {
+  rig_block blocks[N_BIG];
+  bigs_get(user, blocks);
+  bigs_put(user, blocks);
+  return NULL;
+}
+
+/* What a thread has freed, another that comes to use the stream has, with no memory more. */
+static void shared_when_another_comes(void) {
+  rig r;
+  rig_block blocks[N_BIG];
+  pthread_t thread;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  for (int i = 0; i < 2; i++) { /* and once the other is gone it is alone again */
+    bigs_get(&r, blocks);
+    bigs_put(&r, blocks);
+    CHECK(atomic_load(&first_cache(&r)->binned_bytes) >= (uint64_t)(N_BIG - 8) * BIG);
+    CHECK(rig_is_sound(&r));
+    const uint64_t used = rig_stats(&r).used_bytes;
+    REQUIRE(pthread_create(&thread, NULL, get_and_put, &r) == 0);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(atomic_load(&first_cache(&r)->binned_bytes), 0);
+    CHECK(rig_stats(&r).used_bytes <= used + (uint64_t)4 * (BIG + BIG / 8)); /* but for a stack */
+    CHECK(rig_is_sound(&r));
+  }
+  rig_close(&r);
+}
+
+/* Threads that come and go while one works. */
+static void beside_threads_that_come(void) {
+  rig r;
+  rig_block blocks[N_BIG];
+  pthread_t thread;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  for (int i = 0; i < 40; i++) {
+    REQUIRE(pthread_create(&thread, NULL, get_and_put, &r) == 0);
+    bigs_get(&r, blocks);
+    bigs_put(&r, blocks);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK(rig_is_sound(&r));
+    CHECK_EQ(atomic_load(&r.heap->lanes[first_cache(&r)->lane].n_caches), 1);
+  }
+  CHECK(rig_stats(&r).reserved_peak_bytes <= (uint64_t)80 << 20);
   rig_close(&r);
 }
 
@@ -187,6 +279,9 @@ static const test_case cases[] = {
     {"without membarrier, bound to a processor", without_membarrier}, /* before any cache is made */
     {"entering against revoking", enter_against_revoke},
     {"hits on two streams in turn", hits_on_two_streams},
+    {"more than stacks hold", more_than_stacks_hold},
+    {"shared when another comes", shared_when_another_comes},
+    {"beside threads that come", beside_threads_that_come},
 };
 
 TEST_MAIN(cases)

@@ -134,7 +134,8 @@ static void bins_detached_and_attached(void) {
   CHECK(first != 0 && second != 0);
   tarni_bins_detach_locked(r.heap, r.heap->n_lanes, bins);
   CHECK_EQ(r.heap->lanes[1].bins[class_index].n, 0);
-  CHECK_EQ(tarni_bin_take_locked(r.heap, 1, class_index), UINT32_MAX);
+  uint32_t item;
+  CHECK_EQ(tarni_bin_take_locked(r.heap, 1, class_index, &item, 1), 0);
   tarni_bins_attach_locked(r.heap, r.heap->n_lanes, bins, false);
   CHECK_EQ(r.heap->lanes[1].bins[class_index].n, first);
   CHECK_EQ(r.heap->lanes[2].bins[class_index].n, second);
