@@ -103,6 +103,9 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
   }
   need.alignment = tarni_large_alignment_locked(heap, size, alignment);
   tarni_index extent = tarni_chunk_ready_locked(heap, &need);
+  if (extent == 0 && tarni_shelf_yield_locked(heap, cache, size)) {
+    extent = tarni_chunk_ready_locked(heap, &need);
+  }
   if (extent != 0) {
     large_make_locked(heap, cache, extent);
   }

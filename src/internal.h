@@ -378,6 +378,9 @@ tarni_index tarni_shelf_take(tarn_heap *heap, tarni_cache *cache, uint64_t size)
 uint32_t tarni_shelf_next(const tarni_shelf *shelf, uint32_t row);
 /* Gives all of them back; none is kept until the next call of what follows. */
 void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache);
+/* Gives one block back that makes so much room with what is free beside it. False: there is none.
+ */
+bool tarni_shelf_yield_locked(tarn_heap *heap, tarni_cache *cache, uint64_t size);
 /* The shelf is as large as the heap's ease allows; two words are read where nothing is eased. */
 void tarni_shelf_fit_locked(tarn_heap *heap, tarni_cache *cache);
 static inline void tarni_shelf_see_locked(tarn_heap *heap, tarni_cache *cache) {

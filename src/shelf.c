@@ -3,8 +3,8 @@
  * Shelves: large blocks that a thread gave back, for its next ones that are about as large. Room
  * for a large block is found under the lock, in trees of what is free, and takes ten times as long
  * as a small block from the cache. A heap that is eased (rest.c) holds more than it needs all the
- * same, in holes that fit nothing: there a cache keeps a few of these, two of each 32nd of a power
- * of two. A block from the shelf may have up to six of these parts more than was asked for. It
+ * same, in holes that fit nothing: there a cache keeps a few of these, four of each 32nd of a power
+ * of two. A block from the shelf may have up to twelve of these parts more than was asked for. It
  * stays as large, so nothing drifts; what is spare is not its owner's.
  *
  * A shelf belongs to its cache, and is reached by whoever may reach into that. */
@@ -14,7 +14,7 @@
 enum {
   SHELF_PARTS_LOG2 = 5, /* rows of a power of two */
   SHELF_LEAST_LOG2 = 6, /* granules: from 1 MiB on */
-  SHELF_WIDTH = 6,      /* rows that are looked at for a block */
+  SHELF_WIDTH = 12,     /* rows that are looked at for a block */
 };
 
 /* The row of a size, or one that there is not. */
@@ -112,6 +112,43 @@ void tarni_shelf_drop_locked(tarn_heap *heap, tarni_cache *cache) {
   }
   bytes_set(shelf, 0);
   limit_set(heap, shelf, 0);
+}
+
+/* Free memory of the lane at an end of a block, which would go with it. */
+static uint64_t beside(const tarn_heap *heap, tarni_index lane, tarni_index index) {
+  const tarni_extent *extent = &heap->extents[index];
+  return index != 0 && extent->kind == TARNI_EXTENT_FREE && extent->tree == 1 + lane ? extent->size
+                                                                                     : 0;
+}
+
+/* Gives the block back that makes so much room with what is free beside it: the smallest. */
+static bool row_yield(tarn_heap *heap, tarni_cache *cache, uint32_t row, uint64_t size) {
+  tarni_shelf_row *from = &cache->shelf.rows[row];
+  for (uint32_t i = 0; i < from->n; i++) {
+    const tarni_index index = from->extents[i];
+    const tarni_extent *extent = &heap->extents[index];
+    if (extent->size + beside(heap, cache->lane, extent->previous) +
+            beside(heap, cache->lane, extent->next) >=
+        size) {
+      from->extents[i] = from->extents[from->n - 1];
+      from->extents[from->n - 1] = index;
+      bytes_set(&cache->shelf, bytes_of(&cache->shelf) - extent->size);
+      tarni_cache_release_locked(heap, cache, row_pop(&cache->shelf, row));
+      return true;
+    }
+  }
+  return false;
+}
+
+bool tarni_shelf_yield_locked(tarn_heap *heap, tarni_cache *cache, uint64_t size) {
+  const tarni_shelf *shelf = &cache->shelf;
+  bool is_found = false;
+  uint32_t row = bytes_of(shelf) != 0 ? tarni_shelf_next(shelf, 0) : TARNI_SHELF_ROWS;
+  while (row != TARNI_SHELF_ROWS && !is_found) {
+    is_found = row_yield(heap, cache, row, size);
+    row = tarni_shelf_next(shelf, row + 1);
+  }
+  return is_found;
 }
 
 /* Its part, with one left for a cache to come, and no more than others leave. */
