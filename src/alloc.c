@@ -95,7 +95,6 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
     tarni_uses_poll(heap);
   }
   tarni_lock_acquire(&heap->lock);
-  tarni_cache_tell_locked(heap, cache);
   if (!tarni_shortage_is_beyond_locked(heap, size)) {
     tarni_shelf_see_locked(heap, cache);
     tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */

@@ -366,14 +366,13 @@ static tarn_status check_blocks(audit *sum) {
       binned += heap->lanes[lane].bins[i].n * tarni_class_size(i);
     }
   }
+  TARN_TRY(compare("bytes in bins", heap->binned_bytes, binned));
   uint64_t n_caches = 0, limits = 0;
   for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
     TARN_TRY(check_cache(heap, cache));
     n_caches++;
     limits += cache->shelf.limit;
-    binned += cache->binned_seen;
   }
-  TARN_TRY(compare("bytes in bins", heap->binned_bytes, binned));
   TARN_TRY(compare("caches", heap->n_caches, n_caches));
   TARN_TRY(check_sharers(heap));
   TARN_TRY(compare("limits of shelves", heap->shelf_limits, limits));

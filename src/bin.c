@@ -48,15 +48,16 @@ uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class
 void tarni_bin_join_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
                            tarni_bin *bin) {
   tarni_bin *to = &heap->lanes[lane].bins[class_index];
-  uint32_t *last = &bin->head;
+  const bool is_upon = bin->n <= to->n; /* the shorter list is the one to walk */
+  const uint32_t first = is_upon ? bin->head : to->head, second = is_upon ? to->head : bin->head;
+  to->head = first;
+  uint32_t *last = &to->head;
   while (*last != 0) {
     last = &heap->links[*last - 1];
   }
-  *last = to->head;
-  to->head = bin->head;
+  *last = second;
   to->n += bin->n;
   to->n_put += bin->n_put;
-  to->is_vain = to->is_vain || bin->is_vain;
   heap->binned_bytes += bin->n * tarni_class_size(class_index);
   *bin = (tarni_bin){0};
 }

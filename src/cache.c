@@ -83,28 +83,18 @@ static void binned_set(tarni_cache *cache, uint64_t bytes) {
   atomic_store_explicit(&cache->binned_bytes, bytes, memory_order_relaxed);
 }
 
-static uint64_t binned_of(const tarni_cache *cache) {
-  return atomic_load_explicit(&cache->binned_bytes, memory_order_relaxed);
-}
-
 bool tarni_cache_refill(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
   tarni_stack *stack = &cache->stacks[class_index];
   const uint32_t n =
       tarni_bin_pop(heap, &cache->bins[class_index], &stack->items[stack->n], stack_wants(stack));
   stack->n = (uint16_t)(stack->n + n);
-  binned_set(cache, binned_of(cache) - n * tarni_class_size(class_index));
+  binned_set(cache, tarni_cache_binned(cache) - n * tarni_class_size(class_index));
   return n != 0;
-}
-
-void tarni_cache_tell_locked(tarn_heap *heap, tarni_cache *cache) {
-  heap->binned_bytes += binned_of(cache) - cache->binned_seen;
-  cache->binned_seen = binned_of(cache);
 }
 
 void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
   tarni_stack *stack = &cache->stacks[class_index];
   (void)tarni_cache_refill(heap, cache, class_index);
-  tarni_cache_tell_locked(heap, cache);
   const uint32_t n = tarni_bin_take_locked(heap, cache->lane, class_index, &stack->items[stack->n],
                                            stack_wants(stack));
   stack->n = (uint16_t)(stack->n + n);
@@ -132,7 +122,7 @@ bool tarni_cache_unload(tarn_heap *heap, tarni_cache *cache, uint32_t class_inde
   const uint16_t n_out = stack_half(stack);
   tarni_bin_push(heap, &cache->bins[class_index], stack->items, n_out);
   stack_drop(stack, n_out);
-  binned_set(cache, binned_of(cache) + n_out * tarni_class_size(class_index));
+  binned_set(cache, tarni_cache_binned(cache) + n_out * tarni_class_size(class_index));
   return true;
 }
 
@@ -160,11 +150,10 @@ void tarni_cache_drop_large_locked(tarn_heap *heap, tarni_cache *cache) {
 
 /* What is in its own bins goes to the lane's. */
 static void bins_give_locked(tarn_heap *heap, tarni_cache *cache) {
-  for (uint32_t i = 0; i < TARNI_CLASS_COUNT && binned_of(cache) != 0; i++) {
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT && tarni_cache_binned(cache) != 0; i++) {
     tarni_bin_join_locked(heap, cache->lane, i, &cache->bins[i]);
   }
   binned_set(cache, 0);
-  tarni_cache_tell_locked(heap, cache);
 }
 
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
@@ -180,18 +169,12 @@ void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache) {
 }
 
 uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache, bool is_thorough) {
+  bins_give_locked(heap, cache);
   const tarni_sweep sweep = {.first = cache->lane,
                              .end = cache->lane + 1,
                              .stacks = cache->stacks,
-                             .bins = cache->bins,
                              .is_thorough = is_thorough};
   const uint32_t n_slabs = tarni_slab_collect_locked(heap, &sweep);
-  uint64_t binned = 0;
-  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
-    binned += cache->bins[i].n * tarni_class_size(i);
-  }
-  binned_set(cache, binned);
-  tarni_cache_tell_locked(heap, cache);
   tarni_rest_collect_locked(heap, n_slabs);
   return n_slabs;
 }

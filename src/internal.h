@@ -315,7 +315,7 @@ void tarni_bin_put_locked(tarn_heap *heap, tarni_index lane, uint32_t class_inde
 /* Takes blocks from the lane's bin, then from the common one. Returns how many. */
 uint32_t tarni_bin_take_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
                                uint32_t *items, uint32_t n);
-/* Puts what a cache's bin has upon the lane's. */
+/* Puts what a cache's bin has to the lane's. */
 void tarni_bin_join_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index, tarni_bin *bin);
 /* Empties a bin that was taken out of sight into a lane's. */
 void tarni_bin_attach_locked(tarn_heap *heap, tarni_index lane, uint32_t class_index,
@@ -341,7 +341,6 @@ void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_o
 typedef struct tarni_sweep {
   tarni_index first, end; /* the lanes: free blocks are in their bins, */
   tarni_stack *stacks;    /* or, of the first, in these, which are the caller's; NULL: none */
-  tarni_bin *bins;        /* likewise, also to count their bytes */
   bool is_thorough;       /* also where hardly anything was freed since it was in vain */
 } tarni_sweep;
 
@@ -358,7 +357,7 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes);
 /* What the heap may hold above its slack, if that is to be made next. */
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more);
-/* More is used than ever, but for what is in bins. */
+/* More is used than ever, perhaps, but for what is in bins. */
 void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned);
 /* Collecting took so many slabs. */
 void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs);
@@ -418,9 +417,10 @@ void tarni_cache_release_locked(tarn_heap *heap, const tarni_cache *cache, tarni
  * pre: the cache is entered. */
 bool tarni_cache_refill(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
 bool tarni_cache_unload(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
-/* The heap learns what is in the cache's own bins. pre: the lock is held, and the caller owns it or
- * has revoked it. */
-void tarni_cache_tell_locked(tarn_heap *heap, tarni_cache *cache);
+/* Bytes in the cache's own bins. */
+static inline uint64_t tarni_cache_binned(const tarni_cache *cache) {
+  return atomic_load_explicit(&cache->binned_bytes, memory_order_relaxed);
+}
 /* The same as refilling, from the lane's bin, too. */
 void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
 /* Moves the older half of a stack to the lane's bin. */

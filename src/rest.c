@@ -51,14 +51,13 @@ static uint64_t patience(const tarni_rest *rest) {
   return (uint64_t)TARNI_EASE_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
 }
 
-/* What is on shelves and in caches' bins, and has not been told to the heap. */
+/* What is on shelves and in bins of caches. */
 static uint64_t kept_bytes(const tarn_heap *heap) {
-  uint64_t kept = tarni_shelves_bytes_locked(heap), told = 0;
+  uint64_t kept = tarni_shelves_bytes_locked(heap);
   for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
-    kept += atomic_load_explicit(&cache->binned_bytes, memory_order_relaxed);
-    told += cache->binned_seen;
+    kept += tarni_cache_binned(cache);
   }
-  return kept - tarni_min(kept, told);
+  return kept;
 }
 
 /* What is used, but for what bins and shelves keep, and most of what stacks do: else what is kept
@@ -73,8 +72,9 @@ static uint64_t lean_bytes(const tarn_heap *heap, uint64_t unbinned) {
 
 void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned) {
   tarni_rest *rest = &heap->rest;
+  rest->n_unseen = 0;
   if (heap->n_caches <= REST_CACHES) {
-    rest->peak_next = unbinned + unbinned / REST_STEP_SHARE;
+    rest->peak_next = tarni_max(rest->peak_next, unbinned + unbinned / REST_STEP_SHARE);
     rest->lean_peak = tarni_max(rest->lean_peak, lean_bytes(heap, unbinned));
   }
 }

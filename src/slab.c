@@ -86,7 +86,8 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
     tarni_bin_put_locked(heap, lane, class_index, item);
   }
   const uint64_t unbinned = heap->used_bytes - heap->binned_bytes;
-  if (TARNI_UNLIKELY(unbinned > heap->rest.peak_next)) {
+  if (TARNI_UNLIKELY(unbinned > heap->rest.peak_next ||
+                     ++heap->rest.n_unseen == TARNI_PEAK_SLABS)) {
     tarni_rest_peak_locked(heap, unbinned);
   }
 }
@@ -140,26 +141,19 @@ static bool block_sift(tarn_heap *heap, uint32_t item, tarni_index *released) {
   return true;
 }
 
-/* A bin of the sweep, and the lane whose blocks it has: the lanes' own, then the caller's. */
-static tarni_bin *bin_at(const tarn_heap *heap, const tarni_sweep *sweep, uint32_t class_index,
-                         tarni_index lane) {
-  return lane < sweep->end ? &heap->lanes[lane].bins[class_index] : &sweep->bins[class_index];
-}
-
-static tarni_index bins_end(const tarni_sweep *sweep) {
-  return sweep->end + (sweep->bins != NULL ? 1 : 0);
-}
-
-static void bin_count(tarn_heap *heap, const tarni_bin *bin, tarni_index lane) {
+static void bin_count(tarn_heap *heap, tarni_index lane, uint32_t class_index) {
+  const tarni_bin *bin = &heap->lanes[lane].bins[class_index];
   const uint64_t ticket = bin->n != 0 ? tarni_ticket_locked(heap, lane) : 0;
   for (uint32_t at = bin->head; at != 0; at = heap->links[at - 1]) {
     block_count(heap, at - 1, lane, ticket);
   }
 }
 
-/* Takes the blocks of slabs that are wholly free out of a bin. Returns how many. */
-static uint32_t bin_sift(tarn_heap *heap, tarni_bin *bin, tarni_index *released) {
-  const uint32_t n = bin->n;
+/* Takes the blocks of slabs that are wholly free out of a bin. */
+static void bin_sift(tarn_heap *heap, tarni_index lane, uint32_t class_index,
+                     tarni_index *released) {
+  tarni_bin *bin = &heap->lanes[lane].bins[class_index];
+  const uint64_t n = bin->n;
   uint32_t *link = &bin->head;
   while (*link != 0) {
     const uint32_t item = *link - 1;
@@ -170,7 +164,7 @@ static uint32_t bin_sift(tarn_heap *heap, tarni_bin *bin, tarni_index *released)
       link = &heap->links[item];
     }
   }
-  return n - bin->n;
+  heap->binned_bytes -= (n - bin->n) * tarni_class_size(class_index);
 }
 
 static void bin_forget(tarn_heap *heap, const tarni_bin *bin) {
@@ -220,8 +214,8 @@ static uint32_t slabs_release(tarn_heap *heap, tarni_index released) {
  * be thorough, enough of them were freed since it was last looked at in vain. */
 static bool is_worth(const tarn_heap *heap, uint32_t class_index, const tarni_sweep *sweep) {
   uint64_t n = sweep->stacks != NULL ? sweep->stacks[class_index].n : 0, n_old = 0, n_put = 0;
-  for (tarni_index i = sweep->first; i < bins_end(sweep); i++) {
-    const tarni_bin *bin = bin_at(heap, sweep, class_index, i);
+  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
+    const tarni_bin *bin = &heap->lanes[lane].bins[class_index];
     n += bin->n;
     n_old += bin->is_vain && bin->n > bin->n_put ? bin->n - bin->n_put : 0;
     n_put += bin->n_put;
@@ -234,10 +228,9 @@ static uint64_t class_count(tarn_heap *heap, uint32_t class_index, const tarni_s
                             const tarni_stack *stack) {
   uint64_t n = stack->n;
   stack_count(heap, sweep->first, stack);
-  for (tarni_index i = sweep->first; i < bins_end(sweep); i++) {
-    const tarni_bin *bin = bin_at(heap, sweep, class_index, i);
-    n += bin->n;
-    bin_count(heap, bin, i < sweep->end ? i : sweep->first);
+  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
+    n += heap->lanes[lane].bins[class_index].n;
+    bin_count(heap, lane, class_index);
   }
   return n;
 }
@@ -248,15 +241,14 @@ static uint32_t collect_class(tarn_heap *heap, uint32_t class_index, const tarni
   tarni_index released = 0;
   const uint64_t n_seen = class_count(heap, class_index, sweep, stack);
   stack_sift(heap, stack, &released);
-  for (tarni_index i = sweep->first; i < bins_end(sweep); i++) {
-    const uint64_t n = bin_sift(heap, bin_at(heap, sweep, class_index, i), &released);
-    heap->binned_bytes -= i < sweep->end ? n * tarni_class_size(class_index) : 0;
+  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
+    bin_sift(heap, lane, class_index, &released);
   }
   stack_forget(heap, stack);
   const uint32_t n_slabs = slabs_release(heap, released);
   const bool is_vain = n_seen > SLAB_FEW + (uint64_t)SLAB_WORTH * n_slabs;
-  for (tarni_index i = sweep->first; i < bins_end(sweep); i++) {
-    tarni_bin *bin = bin_at(heap, sweep, class_index, i);
+  for (tarni_index lane = sweep->first; lane < sweep->end; lane++) {
+    tarni_bin *bin = &heap->lanes[lane].bins[class_index];
     bin_forget(heap, bin);
     bin->is_vain = is_vain;
     bin->n_put = 0;

@@ -79,7 +79,7 @@ static uint64_t lost_blocks_locked(const tarn_heap *heap) {
     }
   }
   for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
-    bytes += heap->lanes[cache->lane].is_lost ? cache->binned_seen : 0;
+    bytes += heap->lanes[cache->lane].is_lost ? tarni_cache_binned(cache) : 0;
   }
   for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
     bool is_lost = false;

@@ -268,7 +268,6 @@ typedef struct tarni_cache {
   tarni_shelf shelf;
   uint32_t *items; /* of all stacks */
   /* lock HEAP: */
-  uint64_t binned_seen; /* so much of binned_bytes is in the heap's */
   struct tarni_cache *next_in_heap;
   /* lock REGISTRY: */
   struct tarni_cache *next_in_thread;
@@ -324,7 +323,10 @@ typedef struct tarni_bucket { /* lock HEAP */
   tarni_index next; /* in the hash table; unused: of the free records */
 } tarni_bucket;
 
-enum { TARNI_EASE_COLLECTED = 1 << 16 }; /* slabs that are collected before a heap is eased */
+enum {
+  TARNI_EASE_COLLECTED = 1 << 16, /* slabs that are collected before a heap is eased */
+  TARNI_PEAK_SLABS = 1 << 10,     /* that are made before its peak is looked at in any case */
+};
 
 /* How far a heap is from coming to rest (rest.c), since it was reset. */
 typedef struct tarni_rest {
@@ -333,7 +335,8 @@ typedef struct tarni_rest {
   uint64_t earned_bytes; /* by moves */
   uint64_t n_collected;  /* slabs that collecting took */
   uint64_t lean_peak;    /* the most that was ever used, but for what is kept, */
-  uint64_t peak_next;    /* and what is to be used, but for bins, before it is seen anew */
+  uint64_t peak_next;    /* and what is to be used, but for lanes' bins, before it is seen anew, */
+  uint64_t n_unseen;     /* or so many slabs made, since caches' bins are out of sight */
   uint64_t n_eased;      /* units that have moved while it was eased, less some for slabs made */
   uint32_t n_tries;      /* how often that was given up */
 } tarni_rest;
@@ -465,8 +468,7 @@ struct tarn_heap {
   uint64_t unreturned_bytes;                     /* not part of them */
   tarni_unreturned unreturned[TARNI_UNRETURNED]; /* taken to wait for the device (order.c) */
   uint64_t used_bytes, used_peak_bytes;          /* in slabs */
-  uint64_t binned_bytes;                         /* of them, in bins, also in those out of sight,
-                                                    and in caches', as their owners last told */
+  uint64_t binned_bytes; /* of them, in lanes' bins, also in those out of sight */
   tarni_tide tide;
   /* peaks since a scope of statistics last began or ended (scope_stats.c): */
   uint64_t recent_reserved_peak, recent_used_peak, recent_live_peak;

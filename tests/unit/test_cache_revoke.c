@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * How others reach into a thread's cache: never while its owner is inside, also on systems without
- * membarrier and for threads that are bound to processors; what it does without them; and what
- * threads that use one stream share. */
+ * membarrier and for threads that are bound to processors; and what it does without them. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/membarrier.h>
@@ -164,60 +163,6 @@ static void more_than_stacks_hold(void) {
   without_lock(work_in_heaps);
 }
 
-/* ---- One stream, several threads ---- */
-
-static tarni_cache *first_cache(const rig *r) {
-  tarni_cache *cache = NULL;
-  CHECK_OK(tarni_cache_find(r->heap, r->streams[0], &cache));
-  return cache;
-}
-
-static void *get_and_put(void *user) {
-  rig_block blocks[N_BIG];
-  bigs_get(user, blocks);
-  bigs_put(user, blocks);
-  return NULL;
-}
-
-/* What a thread has freed, another that comes to use the stream has, with no memory more. */
-static void shared_when_another_comes(void) {
-  rig r;
-  rig_block blocks[N_BIG];
-  pthread_t thread;
-  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
-  for (int i = 0; i < 2; i++) { /* and once the other is gone it is alone again */
-    bigs_get(&r, blocks);
-    bigs_put(&r, blocks);
-    CHECK(atomic_load(&first_cache(&r)->binned_bytes) >= (uint64_t)(N_BIG - 8) * BIG);
-    CHECK(rig_is_sound(&r));
-    const uint64_t used = rig_stats(&r).used_bytes;
-    REQUIRE(pthread_create(&thread, NULL, get_and_put, &r) == 0);
-    CHECK_EQ(pthread_join(thread, NULL), 0);
-    CHECK_EQ(atomic_load(&first_cache(&r)->binned_bytes), 0);
-    CHECK(rig_stats(&r).used_bytes <= used + (uint64_t)4 * (BIG + BIG / 8)); /* but for a stack */
-    CHECK(rig_is_sound(&r));
-  }
-  rig_close(&r);
-}
-
-/* Threads that come and go while one works. */
-static void beside_threads_that_come(void) {
-  rig r;
-  rig_block blocks[N_BIG];
-  pthread_t thread;
-  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
-  for (int i = 0; i < 40; i++) {
-    REQUIRE(pthread_create(&thread, NULL, get_and_put, &r) == 0);
-    bigs_get(&r, blocks);
-    bigs_put(&r, blocks);
-    CHECK_EQ(pthread_join(thread, NULL), 0);
-    CHECK(rig_is_sound(&r));
-    CHECK_EQ(atomic_load(&r.heap->lanes[first_cache(&r)->lane].n_caches), 1);
-  }
-  CHECK(rig_stats(&r).reserved_peak_bytes <= (uint64_t)80 << 20);
-  rig_close(&r);
-}
-
 /* ---- Without membarrier ---- */
 
 /* From here on the process has no membarrier, as under an old kernel. */
@@ -280,8 +225,6 @@ static const test_case cases[] = {
     {"entering against revoking", enter_against_revoke},
     {"hits on two streams in turn", hits_on_two_streams},
     {"more than stacks hold", more_than_stacks_hold},
-    {"shared when another comes", shared_when_another_comes},
-    {"beside threads that come", beside_threads_that_come},
 };
 
 TEST_MAIN(cases)

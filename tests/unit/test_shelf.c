@@ -331,41 +331,73 @@ static void all_together(void) {
   store_close(&s);
 }
 
-/* 19 MiB of which 3 are on the shelf, and 5 of the shelf's elsewhere: all else is used, or another
- * stream's. */
-static tarn_ptr apart_make(store *s) {
-  static const uint64_t mib[] = {16, 3, 9, 5, 7};
+/* Five blocks side by side, of which one of 16 MiB is free, given back on this stream, and two are
+ * on the shelf, in this order: all else is used, or another stream's. */
+static void five_make(store *s, const uint64_t mib[5], tarn_stream stream, const int shelved[2]) {
   rig_block other;
   CHECK_OK(tarn_heap_reserve(s->r.heap, (uint64_t)266 * MIB));
   CHECK_OK(rig_alloc(&s->r, 66 * MIB, s->r.streams[1], &other));
   CHECK_OK(rig_free(&s->r, &other, s->r.streams[1]));
   for (int i = 0; i < 5; i++) {
     get(s, i, mib[i] * MIB);
+    CHECK(i == 0 || s->blocks[i].address == s->blocks[i - 1].address + mib[i - 1] * MIB);
   }
   CHECK_EQ(rig_stats(&s->r).reserved_bytes, (uint64_t)266 * MIB);
-  const tarn_ptr first = s->blocks[0].address;
-  for (int i = 3; i >= 0; i -= i == 3 ? 2 : 1) { /* the largest is not kept */
-    put(s, i);
+  put(s, shelved[0]);
+  put(s, shelved[1]);
+  for (int i = 0; i < 5; i++) {
+    if (mib[i] == 16) { /* too large to be kept */
+      rig_order(&s->r, s->r.streams[0], stream);
+      CHECK_OK(rig_free(&s->r, &s->blocks[i], stream));
+      s->blocks[i] = (rig_block){0};
+    }
   }
-  CHECK_EQ(on_shelf(s), 8 * MIB);
-  return first;
+  CHECK_EQ(on_shelf(s), (mib[shelved[0]] + mib[shelved[1]]) * MIB);
+}
+
+/* How many MiB are on the shelf once it is to make so much room. */
+static uint64_t left_for(const uint64_t mib[5], int stream, const int shelved[2], uint64_t wanted) {
+  static store s;
+  if (!store_open(&s, NULL)) {
+    return UINT64_MAX;
+  }
+  five_make(&s, mib, s.r.streams[stream], shelved);
+  const uint64_t before = on_shelf(&s);
+  tarni_lock_acquire(&s.r.heap->lock);
+  const bool has_yielded = tarni_shelf_yield_locked(s.r.heap, s.cache, wanted * MIB);
+  tarni_lock_release(&s.r.heap->lock);
+  CHECK_EQ(has_yielded, on_shelf(&s) != before);
+  CHECK(rig_is_sound(&s.r));
+  const uint64_t left = on_shelf(&s) / MIB;
+  store_close(&s);
+  return left;
 }
 
 /* One block of the shelf makes room with what is free beside it: it goes, and no other. */
 static void one_makes_room(void) {
+  static const uint64_t below[] = {16, 3, 9, 5, 7}, above[] = {4, 16, 9, 5, 6};
+  static const uint64_t twins[] = {16, 3, 9, 3, 7}, second[] = {2, 8, 4, 16, 10};
+  CHECK_EQ(left_for(below, 0, (const int[]){1, 3}, 19), 5);
+  CHECK_EQ(left_for(below, 0, (const int[]){1, 3}, 20), 8); /* none does */
+  CHECK_EQ(left_for(above, 0, (const int[]){0, 3}, 20), 5);
+  CHECK_EQ(left_for(twins, 0, (const int[]){1, 3}, 19), 3); /* whichever of a row it is */
+  CHECK_EQ(left_for(twins, 0, (const int[]){3, 1}, 19), 3);
+  CHECK_EQ(left_for(second, 0, (const int[]){0, 2}, 20), 2); /* and of the rows */
+  CHECK_EQ(left_for(second, 0, (const int[]){0, 2}, 2), 4);  /* the smallest, if there are two */
+  CHECK_EQ(left_for(below, 1, (const int[]){1, 3}, 19), 8);  /* another stream's is not beside it */
+  CHECK_EQ(left_for(below, 1, (const int[]){1, 3}, 4), 3);   /* but it may do alone */
+}
+
+/* So does an allocation, with nothing moved and nothing made. */
+static void one_is_enough(void) {
+  static const uint64_t mib[] = {16, 3, 9, 5, 7};
   static store s;
   REQUIRE(store_open(&s, NULL));
-  const tarn_ptr first = apart_make(&s);
+  five_make(&s, mib, s.r.streams[0], (const int[]){3, 1});
   get(&s, 5, 18 * MIB);
-  CHECK_EQ(s.blocks[5].address, first);
   CHECK_EQ(on_shelf(&s), 5 * MIB);
   CHECK_EQ(rig_stats(&s.r).reserved_bytes, (uint64_t)266 * MIB);
   CHECK_EQ(s.r.heap->moved_chunks, 0);
-  store_close(&s);
-  REQUIRE(store_open(&s, NULL));
-  (void)apart_make(&s);
-  get(&s, 5, 20 * MIB); /* none does */
-  CHECK_EQ(on_shelf(&s), 0);
   store_close(&s);
 }
 
@@ -567,6 +599,7 @@ static const test_case cases[] = {
     {"nor where somebody watches", not_when_watched},
     {"all shelves together", all_together},
     {"one makes room", one_makes_room},
+    {"one is enough", one_is_enough},
     {"another size has it when it is needed", needed_elsewhere},
     {"so has another thread", needed_by_others},
     {"also in a capture", needed_in_a_capture},
