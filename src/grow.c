@@ -17,7 +17,7 @@
 enum {
   GROW_MAX_CHUNK = 32 << 20,  /* no chunk is larger than this many bytes, */
   GROW_CHUNK_SHARE = 2048,    /* nor than this part of what the heap holds, */
-  GROW_WINDOW_SHARE = 48,     /* or this part of a window that is made, which is fewer mappings, */
+  GROW_WINDOW_SHARE = 32,     /* or this part of a window that is made, which is fewer mappings, */
   GROW_YOUNG_SHARE = 24,      /* or this one as long as the heap holds less than */
   GROW_YOUNG_HEAP = 1 << 30,  /* so many bytes, */
   GROW_MAX_SHARE = 128,       /* as long as that is no more than this part of the heap */
@@ -29,10 +29,12 @@ enum {
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
   /* Memory above the peak of use by these parts is made, not moved; the second where it would be
    * taken from small blocks, who come back for it, and not always for the same; and the third, up
-   * to so many units, besides, since small heaps have few chunks to choose from. */
+   * to so many units, besides, since small heaps have few chunks to choose from: the fourth where
+   * they are not young. */
   GROW_SLACK_SHARE = 256,
   GROW_SMALL_SLACK_SHARE = 128,
-  GROW_EXTRA_SHARE = 48,
+  GROW_YOUNG_EXTRA_SHARE = 48,
+  GROW_EXTRA_SHARE = 256,
   GROW_EXTRA_LEAST = 2,
   GROW_EXTRA_MOST = 8,
   GROW_GAP_SHARE = 64, /* of the limit: no more is stranded for the sake of where blocks begin */
@@ -234,7 +236,7 @@ static uint64_t plan_moves_locked(tarn_heap *heap, grow_plan *plan, uint64_t off
 static uint64_t chunk_cap(const tarn_heap *heap, uint64_t more, uint64_t window) {
   const uint64_t total = heap->reserved_bytes + more;
   const uint64_t parts = total < GROW_YOUNG_HEAP ? GROW_YOUNG_SHARE : GROW_WINDOW_SHARE;
-  const uint64_t of_window = tarni_min(total / GROW_MAX_SHARE, window / parts);
+  const uint64_t of_window = tarni_min(total / GROW_MAX_SHARE, (window - 1) / parts);
   const uint64_t share = tarni_max(tarni_max(total / GROW_CHUNK_SHARE, of_window), heap->unit);
   const uint64_t cap = (uint64_t)1 << tarni_log2(share);
   return tarni_max(tarni_min(cap, GROW_MAX_CHUNK), heap->unit);
@@ -304,7 +306,8 @@ bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more) {
  */
 static uint64_t slack_of(const tarn_heap *heap, uint64_t share) {
   const uint64_t peak = heap->used_peak_bytes;
-  const uint64_t most = tarni_min(peak / GROW_EXTRA_SHARE, GROW_EXTRA_MOST * heap->unit);
+  const uint64_t extra = peak <= GROW_YOUNG_HEAP ? GROW_YOUNG_EXTRA_SHARE : GROW_EXTRA_SHARE;
+  const uint64_t most = tarni_min(peak / extra, GROW_EXTRA_MOST * heap->unit);
   return peak / share + tarni_max(most, GROW_EXTRA_LEAST * heap->unit);
 }
 
