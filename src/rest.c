@@ -26,15 +26,20 @@ enum {
   REST_EASE_MOST = 8,   /* but makes no more than so many of these parts, */
   REST_EASE_ROOM = 2,   /* with this part of the limit left; */
   REST_SHELF_SHARE = 4, /* this part of the peak is for the shelves of all caches, */
+  REST_SHELF_ROOM = 4,  /* where no more than this part of the limit is held, */
   REST_STACK_SHARE = 8, /* and this part of what is live is for their stacks */
   REST_STEP_SHARE = 64, /* a peak counts that is higher by this part, */
   REST_CACHES = 64,     /* and with more of them it would take too long to see */
   REST_MAX_TRIES = 32,
 };
 
+static uint64_t limit_of(const tarn_heap *heap) {
+  return tarni_min(heap->limit_bytes, heap->port->device.total_bytes);
+}
+
 /* Whether so much more leaves that part of the limit for others, and has not been refused. */
 static bool has_room(const tarn_heap *heap, uint64_t more, uint64_t share) {
-  const uint64_t limit = tarni_min(heap->limit_bytes, heap->port->device.total_bytes);
+  const uint64_t limit = limit_of(heap);
   const bool is_refused =
       heap->refused_bytes != 0 && heap->reserved_bytes + more > heap->refused_bytes;
   return tarni_held_bytes_locked(heap) + more <= limit - limit / share && !is_refused;
@@ -95,9 +100,12 @@ bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more) {
          is_loose(heap, more);
 }
 
+/* What blocks have to spare is out of reach until they are freed: it must be little of the limit.
+ */
 uint64_t tarni_rest_shelves_locked(const tarn_heap *heap) {
   const bool is_refused = heap->refused_bytes != 0 && heap->reserved_bytes >= heap->refused_bytes;
-  return is_loose(heap, 0) && !is_refused ? heap->rest.lean_peak / REST_SHELF_SHARE : 0;
+  const bool has_much = tarni_held_bytes_locked(heap) <= limit_of(heap) / REST_SHELF_ROOM;
+  return is_loose(heap, 0) && !is_refused && has_much ? heap->rest.lean_peak / REST_SHELF_SHARE : 0;
 }
 
 /* Chunks move while it does not collect, and so often that slabs do not make up for it. */

@@ -263,6 +263,15 @@ static void only_when_eased(void) {
   get(&s, 0, 3 * MIB);
   put(&s, 0);
   CHECK_EQ(on_shelf(&s), 3 * MIB);
+  CHECK_OK(
+      tarn_heap_set_limit(s.r.heap, (uint64_t)799 * MIB)); /* it holds a quarter of its limit */
+  get(&s, 2, 7 * MIB);
+  CHECK_EQ(on_shelf(&s), 0);
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)800 * MIB));
+  put(&s, 2);
+  get(&s, 0, 3 * MIB);
+  put(&s, 0);
+  CHECK_EQ(on_shelf(&s), 3 * MIB);
   ease(s.r.heap, (uint64_t)195 * MIB); /* it holds no more than it needs */
   get(&s, 2, 7 * MIB);
   CHECK_EQ(on_shelf(&s), 0);
