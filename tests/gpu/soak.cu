@@ -12,7 +12,7 @@
  *
  * S streams are shared by all threads. --plant: a mistake is made on purpose, reads on a second
  * stream that the heap is not told of, to show that it is found. --ease: blocks up to 16 MiB, up to
- * a third of the limit, in a heap whose threads keep large ones on shelves. The last line is JSON.
+ * an eighth of the limit, in a heap whose threads keep large ones on shelves. The last line is JSON.
  * Exit status: 0, 1 (a mismatch, or a call that failed), 2 (wrong arguments).
  *
  * Locks: a slot's mutex, held shared by whoever gives work to its stream and alone by whoever
@@ -376,7 +376,7 @@ static void open_world() {
   soak.max_bytes = soak.given.plant != 0  ? PLANT_BYTES
                    : soak.given.ease != 0 ? EASE_BYTES
                                           : std::min(soak.limit_bytes / 16, MAX_BYTES);
-  soak.most_bytes = soak.given.ease != 0 ? soak.limit_bytes / 3 : soak.limit_bytes;
+  soak.most_bytes = soak.given.ease != 0 ? soak.limit_bytes / 8 : soak.limit_bytes;
   soak.level_bytes = soak.most_bytes;
   tarn_heap_config config = {};
   config.size = sizeof(config);
