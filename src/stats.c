@@ -70,6 +70,14 @@ uint64_t tarni_live_locked(const tarn_heap *heap) {
   return total.alloc_bytes - total.free_bytes;
 }
 
+static bool has_lost_locked(const tarn_heap *heap) {
+  bool has = false;
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    has = has || heap->lanes[i].is_lost;
+  }
+  return has;
+}
+
 /* Bytes in blocks that a lost lane has freed or that wait for it. */
 static uint64_t lost_blocks_locked(const tarn_heap *heap) {
   uint64_t bytes = 0;
@@ -103,10 +111,7 @@ static bool is_last_home_locked(const tarn_heap *heap, const tarni_extent *exten
 
 /* Bytes that cannot be used again, because they wait for a stream that is gone (I3). */
 static uint64_t lost_bytes_locked(const tarn_heap *heap) {
-  bool has_lost = false;
-  for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    has_lost = has_lost || heap->lanes[i].is_lost;
-  }
+  const bool has_lost = has_lost_locked(heap);
   if (heap->buckets != NULL) {
     return tarni_bucket_lost_locked(heap) + (has_lost ? lost_blocks_locked(heap) : 0);
   }
@@ -182,13 +187,26 @@ tarn_heap_stats tarni_stats_locked(const tarn_heap *heap) {
   return stats_of(heap, &counts);
 }
 
+/* What waits for a stream that is gone may be in a thread's cache: it is kept out of it then. */
+static tarn_heap_stats stats_exactly_locked(tarn_heap *heap) {
+  const bool has_lost = has_lost_locked(heap);
+  if (has_lost) {
+    tarni_caches_revoke_locked(heap);
+  }
+  const tarni_counts counts = tarni_counts_exactly_locked(heap);
+  const tarn_heap_stats now = stats_of(heap, &counts);
+  if (has_lost) {
+    tarni_caches_allow_locked(heap);
+  }
+  return now;
+}
+
 tarn_status tarn_heap_get_stats(tarn_heap *heap, tarn_heap_stats *stats) {
   static const tarn_heap_stats empty = {.size = sizeof(empty)};
   TARN_TRY(tarni_struct_out(stats, &empty, sizeof(empty), "tarn_heap_get_stats"));
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_get_stats"));
   tarni_lock_acquire(&heap->lock);
-  const tarni_counts counts = tarni_counts_exactly_locked(heap);
-  const tarn_heap_stats now = stats_of(heap, &counts);
+  const tarn_heap_stats now = stats_exactly_locked(heap);
   tarni_lock_release(&heap->lock);
   return tarni_struct_out(stats, &now, sizeof(now), "tarn_heap_get_stats");
 }

@@ -124,6 +124,7 @@ typedef struct tarni_phys {
   uint32_t places;   /* the first unit of the lowest place + 1; 0: it is being made, or goes */
   uint32_t n_mapped; /* lock DRIVER: places, and zombies that are still mapped to it */
   uint64_t stamp, refused; /* of the search that has seen it, and of the one that cannot use it */
+  bool is_large;           /* made for large blocks: it rests among them (place.c) */
   bool is_leaving;         /* to be released once it is mapped nowhere */
   uint32_t n_used;         /* granules of it that are in slabs; 0: idle */
   bool is_open;            /* its aliases are open, as far as searches know (place.c) */
@@ -325,7 +326,8 @@ typedef struct tarni_bucket { /* lock HEAP */
 
 enum {
   TARNI_EASE_COLLECTED = 1 << 16, /* slabs that are collected before a heap is eased */
-  TARNI_PEAK_SLABS = 1 << 10,     /* that are made before its peak is looked at in any case */
+  TARNI_PEAK_SLABS = 1021, /* that are made before its peak is looked at in any case: a prime, so
+                              that it is not at the same point of each round of a program */
 };
 
 /* How far a heap is from coming to rest (rest.c), since it was reset. */

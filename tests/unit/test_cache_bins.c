@@ -4,6 +4,7 @@
  * one that uses the stream, is shared when another comes, and is nobody's loss. */
 #include <pthread.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 
 #include "internal.h"
 #include "support/rig.h"
@@ -185,58 +186,109 @@ static void *use_stream(void *user) {
   return user;
 }
 
-/* The stream goes, and its handle comes again: what is quarantined then, with so many blocks that
- * were freed on it and live ones. */
-static uint64_t quarantined(bool is_live) {
-  enum { MANY = 64 };
-  pthread_t thread;
-  tarn_stream again[MANY];
-  int n = 0;
+enum { MOST_STREAMS = 64 };
+
+/* Both threads' streams: one that will be lost, with so much that was freed on it, and one that
+ * keeps as much and stays. */
+static bool lost_open(void) {
   if (!party_open("sim:4G", 1) || !CHECK_OK(tarn_stream_create(p.r.device, &p.stream))) {
-    return UINT64_MAX;
+    return false;
   }
+  bigs_get(p.others, p.r.streams[0]);
+  bigs_put(p.others, p.r.streams[0]);
   bigs_get(p.own, p.stream);
   bigs_put(p.own, p.stream);
-  if (is_live) {
-    bigs_get(p.own, p.stream);
-  }
+  return true;
+}
+
+/* The stream goes, and its handle comes again, in another thread. Returns how many were made. */
+static int stream_lose(tarn_stream again[MOST_STREAMS]) {
+  pthread_t thread;
+  int n = 0;
   CHECK_OK(tarn_stream_destroy(p.r.device, p.stream));
   do {
     CHECK_OK(tarn_stream_create(p.r.device, &again[n]));
-  } while (again[n++] != p.stream && n < MANY);
+  } while (again[n++] != p.stream && n < MOST_STREAMS);
   CHECK(again[n - 1] == p.stream);
   come(use_stream, &thread);
   CHECK_EQ(pthread_join(thread, NULL), 0);
-  const uint64_t bytes = rig_stats(&p.r).quarantined_bytes;
+  return n;
+}
+
+static void lost_close(const tarn_stream *again, int n) {
   CHECK(rig_is_sound(&p.r));
-  if (is_live) {
-    bigs_put(p.own, p.r.streams[0]);
-  }
   for (int i = 0; i < n; i++) {
     CHECK_OK(tarn_stream_retire(p.r.heap, again[i]));
     CHECK_OK(tarn_stream_destroy(p.r.device, again[i]));
   }
   party_close();
-  return bytes;
 }
 
 /* What waits for a stream that is gone is counted, and what is live is not. */
 static void counted_where_lost(void) {
-  CHECK(quarantined(false) >= (uint64_t)(N_BIG - 8) * BIG);
-  CHECK_EQ(quarantined(true), 0);
+  tarn_stream again[MOST_STREAMS];
+  REQUIRE(lost_open());
+  int n = stream_lose(again);
+  const uint64_t bytes = rig_stats(&p.r).quarantined_bytes;
+  CHECK(bytes >= (uint64_t)(N_BIG - 8) * BIG && bytes <= (uint64_t)N_BIG * BIG / 8 * 9);
+  lost_close(again, n);
+  REQUIRE(lost_open());
+  bigs_get(p.own, p.stream);
+  n = stream_lose(again);
+  CHECK_EQ(rig_stats(&p.r).quarantined_bytes, 0);
+  bigs_put(p.own, p.r.streams[0]);
+  lost_close(again, n);
+}
+
+static atomic_bool is_read;
+
+static void *read_often(void *user) {
+  for (int i = 0; i < 40000; i++) {
+    const tarn_heap_stats stats = rig_stats(&p.r);
+    CHECK(stats.live_bytes + stats.quarantined_bytes <= stats.used_bytes);
+  }
+  atomic_store(&is_read, true);
+  return user;
+}
+
+/* At one moment, while a thread goes on with the stream that is gone. */
+static void counted_at_one_moment(void) {
+  tarn_stream again[MOST_STREAMS];
+  tarn_ptr blocks[N_BIG];
+  pthread_t thread;
+  REQUIRE(lost_open());
+  const int n = stream_lose(again);
+  atomic_store(&is_read, false);
+  come(read_often, &thread);
+  while (!atomic_load(&is_read)) {
+    for (int i = 0; i < N_BIG; i++) {
+      CHECK_OK(tarn_alloc(p.r.heap, BIG, p.stream, &blocks[i]));
+    }
+    for (int i = 0; i < N_BIG; i++) {
+      CHECK_OK(tarn_free(p.r.heap, blocks[i], p.stream));
+    }
+  }
+  CHECK_EQ(pthread_join(thread, NULL), 0);
+  lost_close(again, n);
 }
 
 /* ---- What is used ---- */
 
-static void *live_and_make(void *user) {
+/* Two sizes in turn: each makes a slab. */
+static void make_slabs(void) {
   rig_block block;
-  bigs_get(p.others, p.r.streams[1]);
-  CHECK_EQ(sem_post(&p.has_come), 0);
-  CHECK_EQ(sem_wait(&p.may_go), 0);
-  for (int i = 0; i < TARNI_PEAK_SLABS; i++) { /* two sizes in turn: each makes a slab */
+  for (int i = 0; i < TARNI_PEAK_SLABS; i++) {
     CHECK_OK(rig_alloc(&p.r, (uint64_t)(3 + i % 2) * MIB, p.r.streams[1], &block));
     CHECK_OK(rig_free(&p.r, &block, p.r.streams[1]));
   }
+}
+
+static void *live_and_make(void *user) {
+  bigs_get(p.others, p.r.streams[1]);
+  make_slabs(); /* looked at while the other has nothing, too */
+  CHECK_EQ(sem_post(&p.has_come), 0);
+  CHECK_EQ(sem_wait(&p.may_go), 0);
+  make_slabs();
   bigs_put(p.others, p.r.streams[1]);
   return user;
 }
@@ -270,6 +322,7 @@ static const test_case cases[] = {
     {"in the order of the stream", in_order},
     {"joined with the lane's", joined_with_the_lanes},
     {"counted where the stream is lost", counted_where_lost},
+    {"and at one moment", counted_at_one_moment},
     {"a peak of two threads is seen", peak_is_seen},
 };
 
