@@ -278,7 +278,7 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
                         "the heap has no records left for its %u chunks", heap->max_chunks);
     }
     const uint32_t n_units = (uint32_t)tarni_unit_of(heap, bytes);
-    heap->chunks[index] = (tarni_phys){.n_units = n_units};
+    heap->chunks[index] = (tarni_phys){.n_units = n_units, .is_large = offset >= heap->small_end};
     plan->chunks[plan->n_chunks++] =
         (plan_chunk){.chunk = index, .n_units = n_units, .offset = offset};
     offset += bytes;

@@ -5,9 +5,11 @@
  * its home; at each of the others lies an ALIAS extent, which becomes usable again, with no driver
  * call, whenever the chunk is idle.
  *
- * An idle chunk goes to its lowest place. So a program that repeats itself finds each time the same
- * memory at the same addresses, and the windows that were once mapped for it: the driver is called
- * until all windows are there, and no more.
+ * An idle chunk goes to its lowest place in the zone that it was made for. So a program that
+ * repeats itself finds each time the same memory at the same addresses, and the windows that were
+ * once mapped for it: the driver is called until all windows are there, and no more. The zone
+ * counts since a chunk that small blocks had for a while would leave a hole among the large ones
+ * else, which were there before it, and they would come to lie elsewhere in the next round.
  *
  * There are at most max_aliases of them: mappings take memory of the host. Beyond, a chunk that
  * moves loses its other places: a program that does not repeat itself does not find them again.
@@ -161,9 +163,19 @@ void tarni_place_enter_locked(tarn_heap *heap, tarni_index index, uint32_t unit)
   heap->chunks[index].first_unit = unit;
 }
 
+/* The first unit of the place where an idle chunk belongs. */
+static uint32_t rest_of(const tarn_heap *heap, const tarni_phys *chunk) {
+  const uint64_t first = chunk->is_large ? tarni_unit_of(heap, heap->small_end) : 0;
+  uint32_t at = chunk->places;
+  while (at != 0 && at - 1 < first) {
+    at = heap->places[at - 1].next;
+  }
+  return (at != 0 ? at : chunk->places) - 1;
+}
+
 void tarni_place_return_locked(tarn_heap *heap, tarni_index index) {
   tarni_phys *chunk = &heap->chunks[index];
-  const uint32_t lowest = chunk->places - 1;
+  const uint32_t lowest = rest_of(heap, chunk);
   tarni_order order;
   if (chunk->n_used != 0 || lowest == chunk->first_unit ||
       !tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order) ||

@@ -56,6 +56,58 @@ static void repeats_without_calls(void) {
   rig_close(&r);
 }
 
+/* A block, or as much in small ones, comes and goes. */
+static void fill_once(rig *r, bool is_large) {
+  enum { SMALL = 500 << 10, N_SMALL = 112 };
+  static rig_block blocks[N_SMALL];
+  const int n = is_large ? 1 : N_SMALL;
+  for (int i = 0; i < n; i++) {
+    CHECK_OK(rig_alloc(r, is_large ? 56 * MIB : SMALL, r->streams[0], &blocks[i]));
+  }
+  for (int i = 0; i < n; i++) {
+    CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
+  }
+  tarni_lock_acquire(&r->heap->lock);
+  tarni_cache_empty_all_locked(r->heap, 0, false);
+  tarni_slab_collect_all_locked(r->heap);
+  tarni_lock_release(&r->heap->lock);
+}
+
+/* Chunks that small blocks had for a while go back among the large ones, and the other way. */
+static void rest_where_they_were_made(bool is_large) {
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 64 * MIB};
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G", &config, 1));
+  fill_once(&r, is_large);
+  CHECK_EQ(r.heap->moved_chunks, 0);
+  fill_once(&r, !is_large);
+  CHECK(r.heap->moved_chunks >= 24);
+  tarni_lock_acquire(&r.heap->lock);
+  uint64_t n = 0, n_there = 0;
+  for (tarni_index i = 1; i < r.heap->n_chunks; i++) {
+    const tarni_phys *chunk = &r.heap->chunks[i];
+    const bool is_there = chunk->first_unit >= tarni_unit_of(r.heap, r.heap->small_end);
+    if (chunk->places != 0) {
+      CHECK_EQ(chunk->n_used, 0);
+      CHECK_EQ(is_there, chunk->is_large);
+      n++;
+      n_there += is_there == is_large;
+    }
+  }
+  CHECK(n >= 28 && n_there + 4 >= n);
+  tarni_lock_release(&r.heap->lock);
+  const uint64_t calls = rig_calls(&r);
+  fill_once(&r, is_large);
+  CHECK_EQ(rig_calls(&r), calls); /* it finds them there */
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static void rest_in_their_zone(void) {
+  rest_where_they_were_made(true);
+  rest_where_they_were_made(false);
+}
+
 /* Every chunk that is idle is at the lowest of its places. */
 static void rest_at_the_lowest(void) {
   rig r;
@@ -372,6 +424,7 @@ static const test_case cases[] = {
     {"a heap sleeps without aliases", asleep_without_aliases},
     {"a program that repeats itself makes no driver call in the end", repeats_without_calls},
     {"chunks rest at their lowest place", rest_at_the_lowest},
+    {"in the zone that they were made for", rest_in_their_zone},
     {"as the host has memory", as_the_host_has_memory},
     {"no more aliases than there may be", no_more_than_there_may_be},
     {"addresses come back when they are short", addresses_come_back},
