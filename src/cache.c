@@ -100,39 +100,32 @@ void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class
   stack->n = (uint16_t)(stack->n + n);
 }
 
-/* How many are in the older half of a stack. */
-static uint16_t stack_half(const tarni_stack *stack) {
-  return (uint16_t)(stack->n / 2u + (stack->n == 1));
-}
-
-/* The oldest are no more on it. */
-static void stack_drop(tarni_stack *stack, uint16_t n_out) {
+/* Moves the older half of a stack to a bin. Returns how many bytes that are. */
+static uint64_t stack_halve(tarn_heap *heap, tarni_stack *stack, uint32_t class_index,
+                            tarni_bin *to) {
+  const uint16_t n_out = (uint16_t)(stack->n / 2u + (stack->n == 1));
   uint32_t *items = stack->items;
+  tarni_bin_push(heap, to, items, n_out);
   for (uint16_t i = n_out; i < stack->n; i++) {
     items[i - n_out] = items[i];
   }
   stack->n = (uint16_t)(stack->n - n_out);
+  return n_out * tarni_class_size(class_index);
 }
 
 bool tarni_cache_unload(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
-  tarni_stack *stack = &cache->stacks[class_index];
   if (atomic_load_explicit(&heap->lanes[cache->lane].n_caches, memory_order_relaxed) != 1) {
     return false;
   }
-  const uint16_t n_out = stack_half(stack);
-  tarni_bin_push(heap, &cache->bins[class_index], stack->items, n_out);
-  stack_drop(stack, n_out);
-  binned_set(cache, tarni_cache_binned(cache) + n_out * tarni_class_size(class_index));
+  binned_set(cache,
+             tarni_cache_binned(cache) + stack_halve(heap, &cache->stacks[class_index], class_index,
+                                                     &cache->bins[class_index]));
   return true;
 }
 
 void tarni_cache_spill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
-  tarni_stack *stack = &cache->stacks[class_index];
-  const uint16_t n_out = stack_half(stack);
-  for (uint16_t i = 0; i < n_out; i++) {
-    tarni_bin_put_locked(heap, cache->lane, class_index, stack->items[i]);
-  }
-  stack_drop(stack, n_out);
+  heap->binned_bytes += stack_halve(heap, &cache->stacks[class_index], class_index,
+                                    &heap->lanes[cache->lane].bins[class_index]);
 }
 
 void tarni_cache_release_locked(tarn_heap *heap, const tarni_cache *cache, tarni_index large) {
