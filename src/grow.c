@@ -25,6 +25,7 @@ enum {
   GROW_AHEAD_FROM = 128,      /* by a heap that holds so many */
   GROW_AHEAD_TO = 256,        /* and not yet so many, and none that are idle, */
   GROW_AHEAD_LEFT = 4096,     /* and may still make so many */
+  GROW_EASED_SHARE = 32,      /* this part of what it holds at a time by one that is eased */
   GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
   /* Memory above the peak of use by these parts is made, not moved; the second where it would be
@@ -288,8 +289,15 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
 
 /* A program that loads what it keeps gives nothing back meanwhile, and chunks under what stays need
  * not move, so larger ones are fewer mappings. Blocks that go after all leave halves of them, which
- * nobody can have: so only where a heap of this size is little of what it may hold. */
+ * nobody can have: so only where a heap of this size is little of what it may hold.
+ * What an eased heap needs wanders, and it grows by less and less and never for the last time: a
+ * step ahead is most often the last. */
 static uint64_t ahead_of(const tarn_heap *heap, const tarni_need *need) {
+  const uint64_t share = tarni_max(heap->reserved_bytes / GROW_EASED_SHARE, heap->unit);
+  const uint64_t step = tarni_min((uint64_t)1 << tarni_log2(share), GROW_MAX_CHUNK);
+  if (!need->is_short && step > heap->unit && tarni_rest_is_eased_locked(heap, need->size + step)) {
+    return step;
+  }
   const uint64_t n_units = heap->reserved_bytes >> heap->unit_log2;
   const uint64_t n_left = room_left_locked(heap) >> heap->unit_log2;
   const bool may = need->zone == 1 && !need->is_short && !heap->is_fixed && heap->idle_bytes == 0 &&

@@ -216,21 +216,29 @@ static void put_off(store *s, uint64_t n_moves, uint32_t n_slabs) {
   tarni_lock_release(&s->r.heap->lock);
 }
 
-/* Idle chunks that lie apart: how many move for a block of twelve of them. */
-static uint64_t moved_for(uint64_t lean_peak) {
+/* A heap of 400 MiB, every other chunk of it idle, that is eased. */
+static bool comb_open(program *p, uint64_t lean_peak) {
   enum { N = 200 };
-  static program p;
-  p = (program){0};
-  if (!rig_open(&p.r, "sim:16G", NULL, 1)) {
-    return UINT64_MAX;
+  *p = (program){0};
+  if (!rig_open(&p->r, "sim:16G", NULL, 1)) {
+    return false;
   }
   for (int i = 0; i < N; i++) {
-    CHECK_OK(rig_alloc(&p.r, 2 * MIB, p.r.streams[0], &p.blocks[i]));
+    CHECK_OK(rig_alloc(&p->r, 2 * MIB, p->r.streams[0], &p->blocks[i]));
   }
   for (int i = 0; i < N; i += 2) {
-    CHECK_OK(rig_free(&p.r, &p.blocks[i], p.r.streams[0]));
+    CHECK_OK(rig_free(&p->r, &p->blocks[i], p->r.streams[0]));
   }
-  ease(p.r.heap, lean_peak);
+  ease(p->r.heap, lean_peak);
+  return true;
+}
+
+/* How many chunks move for a block of twelve of them. */
+static uint64_t moved_for(uint64_t lean_peak) {
+  static program p;
+  if (!comb_open(&p, lean_peak)) {
+    return UINT64_MAX;
+  }
   const uint64_t held = rig_stats(&p.r).reserved_bytes;
   CHECK_OK(rig_alloc(&p.r, 24 * MIB, p.r.streams[0], &p.blocks[0]));
   const uint64_t moved = p.r.heap->moved_chunks;
@@ -245,6 +253,25 @@ static void makes_rather_than_moves(void) {
   CHECK_EQ(moved_for((uint64_t)300 * MIB), 0);
   CHECK(moved_for((uint64_t)250 * MIB) != 0); /* it holds as much as it may */
   CHECK(moved_for((uint64_t)400 * MIB) != 0); /* or no more than it needs */
+}
+
+/* It makes a power of two, up to a 32nd of what it holds, at a time, so that it need not so soon
+ * again; if that is within its bounds, too. */
+static void makes_ahead(void) {
+  static program p;
+  REQUIRE(comb_open(&p, (uint64_t)300 * MIB));
+  CHECK_OK(rig_alloc(&p.r, 26 * MIB, p.r.streams[0], &p.blocks[0]));
+  CHECK_EQ(rig_stats(&p.r).reserved_bytes, (uint64_t)432 * MIB);
+  CHECK_OK(rig_alloc(&p.r, 6 * MIB, p.r.streams[0], &p.blocks[2]));
+  CHECK_EQ(rig_stats(&p.r).reserved_bytes, (uint64_t)432 * MIB);
+  CHECK_EQ(p.r.heap->moved_chunks, 0);
+  program_end(&p);
+  rig_close(&p.r);
+  REQUIRE(comb_open(&p, (uint64_t)286 * MIB)); /* half as much again is less than 430 */
+  CHECK_OK(rig_alloc(&p.r, 26 * MIB, p.r.streams[0], &p.blocks[0]));
+  CHECK_EQ(rig_stats(&p.r).reserved_bytes, (uint64_t)426 * MIB);
+  program_end(&p);
+  rig_close(&p.r);
 }
 
 /* Once as much has moved as it holds it collects again, twice as much each time. */
@@ -390,6 +417,7 @@ static const test_case cases[] = {
     {"if it holds more than is used", needs_reason},
     {"and there is room for more", needs_room},
     {"rather than to move chunks", makes_rather_than_moves},
+    {"more than it needs at once", makes_ahead},
     {"unless they move all the same", gives_up},
     {"or it needs more by now", peak_rises},
     {"what streams keep is not used", keeps_do_not_count},
