@@ -256,10 +256,10 @@ static void makes_rather_than_moves(void) {
 }
 
 /* It makes a power of two, up to a 32nd of what it holds, at a time, so that it need not so soon
- * again; if that is within its bounds, too. */
+ * again; not near its bounds. */
 static void makes_ahead(void) {
   static program p;
-  REQUIRE(comb_open(&p, (uint64_t)300 * MIB));
+  REQUIRE(comb_open(&p, (uint64_t)302 * MIB));
   CHECK_OK(rig_alloc(&p.r, 26 * MIB, p.r.streams[0], &p.blocks[0]));
   CHECK_EQ(rig_stats(&p.r).reserved_bytes, (uint64_t)432 * MIB);
   CHECK_OK(rig_alloc(&p.r, 6 * MIB, p.r.streams[0], &p.blocks[2]));
@@ -267,9 +267,58 @@ static void makes_ahead(void) {
   CHECK_EQ(p.r.heap->moved_chunks, 0);
   program_end(&p);
   rig_close(&p.r);
-  REQUIRE(comb_open(&p, (uint64_t)286 * MIB)); /* half as much again is less than 430 */
+  REQUIRE(comb_open(&p, (uint64_t)300 * MIB)); /* half as much again is less than 451 */
   CHECK_OK(rig_alloc(&p.r, 26 * MIB, p.r.streams[0], &p.blocks[0]));
   CHECK_EQ(rig_stats(&p.r).reserved_bytes, (uint64_t)426 * MIB);
+  program_end(&p);
+  rig_close(&p.r);
+}
+
+/* Where a step does not fit into the addresses that are void it is cut into chunks of other sizes:
+ * here into four, for a block of less than a unit. */
+static void makes_ahead_in_hole(void) {
+  enum { N = 540, HOLE = 10, N_UNITS = 15 };
+  static program p;
+  p = (program){0};
+  REQUIRE(rig_open(&p.r, "sim:16G", NULL, 1));
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(rig_alloc(&p.r, 2 * MIB, p.r.streams[0], &p.blocks[i]));
+  }
+  for (int i = HOLE; i < HOLE + N_UNITS; i++) {
+    CHECK_OK(rig_free(&p.r, &p.blocks[i], p.r.streams[0]));
+  }
+  CHECK_OK(tarn_heap_trim(p.r.heap, 0));
+  ease(p.r.heap, (uint64_t)800 * MIB);
+  const uint64_t held = rig_stats(&p.r).reserved_bytes;
+  CHECK_OK(rig_alloc(&p.r, 3 * MIB / 2, p.r.streams[0], &p.blocks[HOLE]));
+  CHECK_EQ(rig_stats(&p.r).reserved_bytes, held + (uint64_t)N_UNITS * 2 * MIB);
+  program_end(&p);
+  rig_close(&p.r);
+}
+
+/* What was refused before, and what cannot be mapped, does not make it try for ever. */
+static void makes_ahead_refused(void) {
+  enum { N = 300, LEFT = 200 };
+  static program p;
+  rig_block block;
+  p = (program){0};
+  REQUIRE(rig_open(&p.r, "sim:16G", NULL, 1));
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(rig_alloc(&p.r, 2 * MIB, p.r.streams[0], &p.blocks[i]));
+  }
+  CHECK_OK(tarn_sim_fail(p.r.device, TARN_CALL_CREATE, 1, 0, 0));
+  CHECK_STATUS(rig_alloc(&p.r, 64 * MIB, p.r.streams[0], &block), TARN_DEVICE_MEMORY);
+  for (int i = LEFT; i < N; i++) {
+    CHECK_OK(rig_free(&p.r, &p.blocks[i], p.r.streams[0]));
+  }
+  CHECK_OK(tarn_heap_trim(p.r.heap, 0));
+  for (int i = 0; i < LEFT; i += 2) {
+    CHECK_OK(rig_free(&p.r, &p.blocks[i], p.r.streams[0]));
+  }
+  ease(p.r.heap, (uint64_t)300 * MIB);
+  CHECK_OK(tarn_sim_fail(p.r.device, TARN_CALL_MAP, 1, 0, 0));
+  CHECK(rig_alloc(&p.r, 26 * MIB, p.r.streams[0], &block) != TARN_OK);
+  CHECK_OK(tarn_sim_fail(p.r.device, TARN_CALL_COUNT, 0, 0, 0));
   program_end(&p);
   rig_close(&p.r);
 }
@@ -418,6 +467,8 @@ static const test_case cases[] = {
     {"and there is room for more", needs_room},
     {"rather than to move chunks", makes_rather_than_moves},
     {"more than it needs at once", makes_ahead},
+    {"as far as addresses are void", makes_ahead_in_hole},
+    {"unless it was refused", makes_ahead_refused},
     {"unless they move all the same", gives_up},
     {"or it needs more by now", peak_rises},
     {"what streams keep is not used", keeps_do_not_count},
