@@ -32,41 +32,70 @@ static uint32_t small_take_locked(tarn_heap *heap, tarni_cache *cache, uint32_t 
   return stack->items[--stack->n];
 }
 
-static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t class_index,
-                              tarn_ptr *block) {
-  tarni_stack *stack = &cache->stacks[class_index];
-  tarni_lock_acquire(&heap->lock);
-  const bool is_kept = stack->n != 0; /* by this cache: somebody keeps its owner out */
-  if (!is_kept && heap->is_fixed && heap->pending != NULL) {
+/* A block from what is there, or what waits for a fence and may be free by now: better than fresh
+ * memory. UINT32_MAX: there is none. */
+static uint32_t small_find_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index) {
+  if (heap->is_fixed && heap->pending != NULL && !tarni_cache_is_dead(cache)) {
     tarni_cache_fill_locked(heap, cache, class_index);
-    if (stack->n == 0) { /* what waits for a fence may be free by now: better than fresh memory */
+    if (cache->stacks[class_index].n == 0) {
       tarni_lock_release(&heap->lock);
       tarni_uses_poll(heap);
       tarni_lock_acquire(&heap->lock);
     }
   }
-  uint32_t item = is_kept ? stack->items[--stack->n] : small_take_locked(heap, cache, class_index);
-  tarni_lock_release(&heap->lock);
-  while (item == UINT32_MAX) {
+  return tarni_cache_is_dead(cache) ? UINT32_MAX : small_take_locked(heap, cache, class_index);
+}
+
+/* Room that was found goes back: the stream was retired meanwhile. */
+static void room_return_locked(tarn_heap *heap, tarni_index extent) {
+  if (extent != 0) {
+    const tarni_order order = tarni_extent_at(heap, extent)->order;
+    tarni_extent_give_locked(heap, extent, TARNI_EXTENT_FREE, &order);
+  }
+}
+
+/* A block of the room that was searched for. UINT32_MAX: there is none, or the stream was retired.
+ */
+static uint32_t small_make_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index,
+                                  tarni_index extent) {
+  if (tarni_cache_is_dead(cache)) {
+    room_return_locked(heap, extent);
+    return UINT32_MAX;
+  }
+  if (extent != 0) {
+    tarni_slab_make_locked(heap, extent, cache->lane, class_index);
+  }
+  /* Without an extent, too: the search may have freed single blocks. */
+  return small_take_locked(heap, cache, class_index);
+}
+
+static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t class_index,
+                              tarn_ptr *block) {
+  tarni_stack *stack = &cache->stacks[class_index];
+  tarn_status status = TARN_OK;
+  tarni_lock_acquire(&heap->lock);
+  const bool is_kept = stack->n != 0; /* by this cache: somebody keeps its owner out */
+  uint32_t item = is_kept ? stack->items[--stack->n] : small_find_locked(heap, cache, class_index);
+  while (item == UINT32_MAX && status == TARN_OK && !tarni_cache_is_dead(cache)) {
     const tarni_need need = small_need(cache, class_index);
     tarni_index extent;
-    const tarn_status status = tarni_shortage_obtain(heap, cache, &need, &extent);
-    tarni_lock_acquire(&heap->lock);
-    if (extent != 0) {
-      tarni_slab_make_locked(heap, extent, cache->lane, class_index);
-    }
-    /* Without an extent, too: the search may have freed single blocks. */
-    item = small_take_locked(heap, cache, class_index);
     tarni_lock_release(&heap->lock);
-    if (item == UINT32_MAX) {
-      TARN_TRY(status);
-    }
+    status = tarni_shortage_obtain(heap, cache, &need, &extent);
+    tarni_lock_acquire(&heap->lock);
+    item = small_make_locked(heap, cache, class_index, extent);
   }
-  heap->states[item] = (uint8_t)(TARNI_SMALL_LIVE + class_index);
-  tarni_count(&stack->allocs, 1);
-  tarni_count(&cache->misses, !is_kept);
-  *block = heap->base + ((uint64_t)item << 8);
-  return TARN_OK;
+  const bool is_dead = tarni_cache_is_dead(cache);
+  if (item != UINT32_MAX) {
+    heap->states[item] = (uint8_t)(TARNI_SMALL_LIVE + class_index);
+    tarni_count(&stack->allocs, 1);
+    tarni_count(&cache->misses, !is_kept);
+    *block = heap->base + ((uint64_t)item << 8);
+  }
+  tarni_lock_release(&heap->lock);
+  if (item != UINT32_MAX) {
+    return TARN_OK;
+  }
+  return is_dead ? TARNI_RETIRED : status;
 }
 
 /* Whole units are best begun at a unit: all of their chunks can go elsewhere once the block is
@@ -84,6 +113,20 @@ static void large_make_locked(tarn_heap *heap, tarni_cache *cache, tarni_index i
   tarni_slab_make_locked(heap, index, cache->lane, TARNI_CLASS_COUNT);
 }
 
+/* Room that is there for a block. */
+static tarni_index large_find_locked(tarn_heap *heap, tarni_cache *cache, tarni_need *need) {
+  if (!tarni_shortage_is_beyond_locked(heap, need->size)) {
+    tarni_shelf_see_locked(heap, cache);
+    tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */
+    tarni_tide_turn_locked(heap, cache);
+  }
+  need->alignment = tarni_large_alignment_locked(heap, need->size, need->least);
+  const tarni_index extent = tarni_chunk_ready_locked(heap, need);
+  return extent == 0 && tarni_shelf_yield_locked(heap, cache, need->size)
+             ? tarni_chunk_ready_locked(heap, need)
+             : extent;
+}
+
 static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size,
                               uint64_t alignment, tarn_ptr *block) {
   tarni_need need = {.lane = cache->lane,
@@ -94,33 +137,25 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
   if (heap->is_fixed) {
     tarni_uses_poll(heap);
   }
+  tarn_status status = TARN_OK;
   tarni_lock_acquire(&heap->lock);
-  if (!tarni_shortage_is_beyond_locked(heap, size)) {
-    tarni_shelf_see_locked(heap, cache);
-    tarni_cache_drop_large_locked(heap, cache); /* it was kept for another size */
-    tarni_tide_turn_locked(heap, cache);
+  tarni_index extent = tarni_cache_is_dead(cache) ? 0 : large_find_locked(heap, cache, &need);
+  while (extent == 0 && status == TARN_OK && !tarni_cache_is_dead(cache)) {
+    tarni_lock_release(&heap->lock);
+    status = tarni_shortage_obtain(heap, cache, &need, &extent);
+    tarni_lock_acquire(&heap->lock);
   }
-  need.alignment = tarni_large_alignment_locked(heap, size, alignment);
-  tarni_index extent = tarni_chunk_ready_locked(heap, &need);
-  if (extent == 0 && tarni_shelf_yield_locked(heap, cache, size)) {
-    extent = tarni_chunk_ready_locked(heap, &need);
-  }
-  if (extent != 0) {
+  const bool is_dead = tarni_cache_is_dead(cache);
+  if (is_dead) {
+    room_return_locked(heap, extent);
+  } else if (extent != 0) {
     large_make_locked(heap, cache, extent);
+    cache->large.youngest = alignment == TARNI_GRANULE ? extent : 0;
+    tarni_count(&cache->misses, 1);
+    *block = heap->base + tarni_extent_at(heap, extent)->offset;
   }
   tarni_lock_release(&heap->lock);
-  while (extent == 0) {
-    TARN_TRY(tarni_shortage_obtain(heap, cache, &need, &extent));
-    if (extent != 0) {
-      tarni_lock_acquire(&heap->lock);
-      large_make_locked(heap, cache, extent);
-      tarni_lock_release(&heap->lock);
-    }
-  }
-  cache->large.youngest = alignment == TARNI_GRANULE ? extent : 0;
-  tarni_count(&cache->misses, 1);
-  *block = heap->base + tarni_extent_at(heap, extent)->offset;
-  return TARN_OK;
+  return is_dead ? TARNI_RETIRED : status;
 }
 
 /* ---- Hits ---- */
@@ -211,10 +246,14 @@ tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
     is_large = alignment > TARNI_GRANULE || least > TARNI_SHARED_BLOCK_MAX;
     bytes = is_large ? bytes : (uint64_t)1 << (tarni_log2(least - 1) + 1);
   }
-  tarni_cache *cache;
-  TARN_TRY(tarni_cache_find(heap, stream, &cache));
-  return is_large ? large_alloc(heap, cache, bytes, alignment, block)
-                  : small_alloc(heap, cache, tarni_class_of(bytes), block);
+  tarn_status status;
+  do {
+    tarni_cache *cache;
+    TARN_TRY(tarni_cache_find(heap, stream, &cache));
+    status = is_large ? large_alloc(heap, cache, bytes, alignment, block)
+                      : small_alloc(heap, cache, tarni_class_of(bytes), block);
+  } while (status == TARNI_RETIRED);
+  return status;
 }
 
 /* A large hit in the hot cache. 0: there is none. */

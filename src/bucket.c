@@ -232,8 +232,7 @@ bool tarni_bucket_is_over_locked(const tarn_heap *heap, uint64_t size) {
  * the handle still means the same stream is not asked here either (tarn_stream_retire). */
 static tarni_index lane_by_handle_locked(const tarn_heap *heap, tarn_stream stream) {
   for (tarni_index i = 1; i < heap->n_lanes && stream != TARNI_STREAM_PER_THREAD; i++) {
-    const tarni_lane *lane = &heap->lanes[i];
-    if (lane->stream == stream && lane->stream_id != 0 && !lane->is_retired && !lane->is_lost) {
+    if (tarni_lane_is_locked(heap, i, stream) && !heap->lanes[i].is_lost) {
       return i;
     }
   }
@@ -256,27 +255,32 @@ static tarn_status bucket_size_fail(tarn_heap *heap, uint64_t bytes) {
                     (unsigned long long)bytes);
 }
 
+/* A block that is there for the stream. */
+static bool bucket_take(tarn_heap *heap, const tarni_bucket_need *need, tarn_ptr *block) {
+  tarni_lock_acquire(&heap->lock);
+  const bool may = tarni_lane_is_locked(heap, need->lane, need->stream) &&
+                   !tarni_bucket_is_over_locked(heap, need->size);
+  const tarni_index index = may ? tarni_bucket_take_locked(heap, need->size, need->lane, false) : 0;
+  if (index != 0) {
+    *block = tarni_bucket_hand_out_locked(heap, index, need->alignment);
+  }
+  tarni_lock_release(&heap->lock);
+  return index != 0;
+}
+
 tarn_status tarni_bucket_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                                tarn_stream stream, tarn_ptr *block) {
   uint64_t size;
   if (!tarni_bucket_size(heap, bytes, alignment, &size)) {
     return bucket_size_fail(heap, bytes);
   }
-  tarni_index lane;
-  TARN_TRY(lane_for(heap, stream, &lane));
-  tarni_lock_acquire(&heap->lock);
-  const tarni_index index = tarni_bucket_is_over_locked(heap, size)
-                                ? 0
-                                : tarni_bucket_take_locked(heap, size, lane, false);
-  if (index != 0) {
-    *block = tarni_bucket_hand_out_locked(heap, index, alignment);
-  }
-  tarni_lock_release(&heap->lock);
-  if (index != 0) {
-    return TARN_OK;
-  }
-  const tarni_bucket_need need = {.size = size, .alignment = alignment, .lane = lane};
-  return tarni_bucket_obtain(heap, &need, block);
+  tarn_status status;
+  do {
+    tarni_bucket_need need = {.size = size, .alignment = alignment, .stream = stream};
+    TARN_TRY(lane_for(heap, stream, &need.lane));
+    status = bucket_take(heap, &need, block) ? TARN_OK : tarni_bucket_obtain(heap, &need, block);
+  } while (status == TARNI_RETIRED);
+  return status;
 }
 
 /* ---- Giving ---- */
@@ -315,33 +319,51 @@ static void reap_doomed(tarn_heap *heap) {
   }
 }
 
+/* A live block is kept for its lane. TARNI_RETIRED: the lane is not the stream's any more. */
+static tarn_status block_keep(tarn_heap *heap, tarn_ptr block, tarni_index lane,
+                              tarn_stream stream) {
+  tarni_index index;
+  tarni_lock_acquire(&heap->lock);
+  const bool is_its = tarni_lane_is_locked(heap, lane, stream);
+  const tarni_grant *grant = live_at_locked(heap, block, &index);
+  const bool has_uses = grant != NULL && grant->has_uses;
+  if (is_its && grant != NULL && !has_uses) {
+    tarni_order order = {0};
+    (void)tarni_order_add(&order, lane, tarni_ticket_locked(heap, lane));
+    count_free_locked(heap, grant);
+    tarni_bucket_keep_locked(heap, index, &order);
+  }
+  tarni_lock_release(&heap->lock);
+  if (has_uses) {
+    return tarni_uses_free(heap, block, lane, stream);
+  }
+  if (grant == NULL) {
+    return tarni_block_refuse(heap, block, "tarn_free");
+  }
+  return is_its ? TARN_OK : TARNI_RETIRED;
+}
+
 tarn_status tarni_bucket_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
-  tarni_index lane, index;
+  tarni_index index;
   tarni_lock_acquire(&heap->lock);
   const bool is_block = live_at_locked(heap, block, &index) != NULL;
   tarni_lock_release(&heap->lock);
   if (!is_block) {
     return tarni_block_refuse(heap, block, "tarn_free");
   }
-  TARN_TRY(lane_of_free(heap, stream, &lane));
+  tarn_status status;
+  do {
+    tarni_index lane;
+    TARN_TRY(lane_of_free(heap, stream, &lane));
+    status = block_keep(heap, block, lane, stream);
+  } while (status == TARNI_RETIRED);
   tarni_lock_acquire(&heap->lock);
-  const tarni_grant *grant = live_at_locked(heap, block, &index);
-  const bool has_uses = grant != NULL && grant->has_uses;
-  if (grant != NULL && !has_uses) {
-    tarni_order order = {0};
-    (void)tarni_order_add(&order, lane, tarni_ticket_locked(heap, lane));
-    count_free_locked(heap, grant);
-    tarni_bucket_keep_locked(heap, index, &order);
-  }
   const bool is_full = heap->buckets->n_doomed != 0;
   tarni_lock_release(&heap->lock);
-  if (has_uses) {
-    return tarni_uses_free(heap, block, lane);
-  }
   if (is_full) {
     reap_doomed(heap);
   }
-  return grant != NULL ? TARN_OK : tarni_block_refuse(heap, block, "tarn_free");
+  return status;
 }
 
 uint64_t tarni_bucket_pend_locked(tarn_heap *heap, tarn_ptr block) {

@@ -244,10 +244,14 @@ static tarn_status climb_short(bucket_search *at) {
 
 static tarn_status climb_from_start(bucket_search *at) {
   tarn_heap *heap = at->heap;
-  TARN_TRY(promise(at));
   tarni_lock_acquire(&heap->lock);
+  const bool is_its = tarni_lane_is_locked(heap, at->need->lane, at->need->stream);
   const bucket_room room = room_of_locked(heap);
   tarni_lock_release(&heap->lock);
+  if (!is_its) {
+    return TARNI_RETIRED;
+  }
+  TARN_TRY(promise(at));
   if (at->need->size > tarni_max(room.limit, room.held)) {
     return limit_fail(at, &room);
   }

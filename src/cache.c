@@ -35,18 +35,22 @@ static tarni_lock registry_lock = TARNI_LOCK_INIT(TARNI_RANK_REGISTRY);
 /* By heap and stream, made with the thread's first cache. An array in its place would take room
  * that dlopen has little of. */
 static _Thread_local tarni_cache **thread_caches;
+/* Owners that this thread is asking for memory: what calls it works on a cache meanwhile. */
+static _Thread_local int n_asking;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_key_t exit_key;
 static bool has_exit_key;
-static bool has_membarrier;
+static atomic_bool has_membarrier;
 
 /* ---- Revoking ---- */
 
 /* Every thread of the process passes a full barrier. pre: a cache exists, so prepare() has run. */
 static void barrier_for_all(void) {
-  if (has_membarrier) {
-    (void)syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
-    return;
+  if (atomic_load_explicit(&has_membarrier, memory_order_relaxed)) {
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0) {
+      return;
+    }
+    atomic_store_explicit(&has_membarrier, false, memory_order_relaxed); /* forbidden by now */
   }
   /* Without it: moving the caller over all processors makes each of them switch. Over those that it
    * is not to use, too, since other threads may; the ones that are not there refuse. */
@@ -297,7 +301,10 @@ static void forget_parent(void) {
 static void prepare(void) {
   has_exit_key = pthread_key_create(&exit_key, thread_exit) == 0;
   (void)pthread_atfork(NULL, NULL, forget_parent);
-  has_membarrier = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+  atomic_store_explicit(&has_membarrier,
+                        syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) ==
+                            0,
+                        memory_order_relaxed);
 }
 
 /* How many free blocks of a class a cache keeps: fewer of larger ones. Of the smallest so many that
@@ -412,14 +419,28 @@ static bool thread_open(void) {
          (!has_exit_key || pthread_setspecific(exit_key, thread_caches) == 0);
 }
 
-tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
-  tarni_hot_cache = *found = tarni_cache_known(heap, stream);
-  if (*found != NULL && heap->care.is_verifying_streams) {
-    TARN_TRY(cache_verify(heap, found));
+/* The cache is its thread's and its heap's. False: the stream was retired since its lane was found.
+ */
+static bool cache_enlist(tarn_heap *heap, tarni_cache *cache) {
+  tarni_cache **bucket = bucket_of(heap, cache->stream);
+  tarni_lock_acquire(&heap->lock);
+  const bool is_its = tarni_lane_is_locked(heap, cache->lane, cache->stream);
+  if (is_its) {
+    cache->next_in_thread = *bucket;
+    *bucket = cache;
+    lane_join_locked(heap, cache);
+    atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap), memory_order_relaxed);
+    cache->next_in_heap = heap->caches;
+    heap->caches = cache;
+    heap->n_caches++;
   }
-  if (*found != NULL) {
-    return TARN_OK;
-  }
+  tarni_lock_release(&heap->lock);
+  return is_its;
+}
+
+/* Makes this thread's cache for the stream. post: TARN_OK and *made, which is NULL where the stream
+ * was retired meanwhile. */
+static tarn_status cache_add(tarn_heap *heap, tarn_stream stream, tarni_cache **made) {
   tarni_index lane;
   TARN_TRY(tarni_lane_find(heap, stream, &lane));
   (void)pthread_once(&once, prepare);
@@ -430,22 +451,31 @@ tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache
   }
   tarni_lock_acquire(&registry_lock);
   tarni_hot_cache = NULL;
-  for (uint32_t i = 0; i < CACHE_BUCKETS; i++) {
+  for (uint32_t i = 0; i < CACHE_BUCKETS && n_asking == 0; i++) {
     bucket_sweep_locked(&thread_caches[i]);
   }
-  tarni_cache **bucket = bucket_of(heap, stream);
-  cache->next_in_thread = *bucket;
-  *bucket = cache;
-  tarni_lock_acquire(&heap->lock);
-  lane_join_locked(heap, cache);
-  atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap), memory_order_relaxed);
-  cache->next_in_heap = heap->caches;
-  heap->caches = cache;
-  heap->n_caches++;
-  tarni_lock_release(&heap->lock);
+  *made = cache_enlist(heap, cache) ? cache : NULL;
   tarni_lock_release(&registry_lock);
-  tarni_hot_cache = *found = cache;
+  if (*made == NULL) {
+    cache_destroy(cache);
+  }
   return TARN_OK;
+}
+
+tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
+  tarni_hot_cache = *found = tarni_cache_known(heap, stream);
+  if (*found != NULL && heap->care.is_verifying_streams) {
+    TARN_TRY(cache_verify(heap, found));
+  }
+  while (*found == NULL) {
+    TARN_TRY(cache_add(heap, stream, found));
+  }
+  tarni_hot_cache = *found;
+  return TARN_OK;
+}
+
+void tarni_caches_keep(bool is_asking) {
+  n_asking += is_asking ? 1 : -1;
 }
 
 /* The heap goes: its caches are nobody's until their threads drop them. */

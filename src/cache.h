@@ -16,6 +16,14 @@ extern _Thread_local tarni_cache *tarni_hot_cache __attribute__((tls_model("init
 tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found);
 /* The same where there is one; else NULL. Asks nobody what the handle means. */
 tarni_cache *tarni_cache_known(tarn_heap *heap, tarn_stream stream);
+/* Around calls of the program's own functions from within an allocation: what they do leaves alone
+ * the records of this thread's caches, one of which the allocation is at work on. */
+void tarni_caches_keep(bool is_asking);
+/* Whether the cache's stream was retired: nothing may be put there then, and its lane be another's.
+ * pre: the cache is entered, or the lock is held. */
+static inline bool tarni_cache_is_dead(const tarni_cache *cache) {
+  return cache->stream == TARNI_NO_STREAM;
+}
 /* Empties a cache into its lane. pre: the lock is held, and the caller owns it or has revoked it.
  */
 void tarni_cache_empty_locked(tarn_heap *heap, tarni_cache *cache);

@@ -27,26 +27,27 @@ static inline bool small_keep(tarn_heap *heap, tarni_cache *cache, uint32_t clas
 static tarn_status small_free(tarn_heap *heap, tarni_cache *cache, uint32_t item) {
   const uint8_t state = heap->states[item];
   const uint32_t class_index = (uint32_t)(state & ~TARNI_SMALL_USED) - TARNI_SMALL_LIVE;
-  if ((state & TARNI_SMALL_USED) != 0) {
-    tarni_count(&cache->stacks[class_index].frees, 1);
-    return tarni_uses_free(heap, (uint64_t)item << 8, cache->lane);
-  }
+  tarni_stack *stack = &cache->stacks[class_index];
   if (tarni_cache_enter(cache)) { /* it was not the hot one, or is full */
-    const bool is_kept = small_keep(heap, cache, class_index, item) ||
-                         (tarni_cache_unload(heap, cache, class_index) &&
-                          small_keep(heap, cache, class_index, item));
+    const bool is_kept =
+        !tarni_cache_is_dead(cache) && (small_keep(heap, cache, class_index, item) ||
+                                        (tarni_cache_unload(heap, cache, class_index) &&
+                                         small_keep(heap, cache, class_index, item)));
     tarni_cache_leave(cache);
     if (is_kept) {
       return TARN_OK;
     }
   }
   tarni_lock_acquire(&heap->lock);
-  if (cache->stacks[class_index].n == cache->stacks[class_index].capacity) {
+  const bool is_dead = tarni_cache_is_dead(cache);
+  if (!is_dead && stack->n == stack->capacity) {
     tarni_cache_spill_locked(heap, cache, class_index);
   }
-  (void)small_keep(heap, cache, class_index, item);
+  if (!is_dead) {
+    (void)small_keep(heap, cache, class_index, item);
+  }
   tarni_lock_release(&heap->lock);
-  return TARN_OK;
+  return is_dead ? TARNI_RETIRED : TARN_OK;
 }
 
 /* ---- Large blocks ---- */
@@ -89,9 +90,17 @@ static bool is_lowest(tarn_heap *heap, const tarni_cache *cache, tarni_index ind
   return tarni_chunk_is_lowest_locked(heap, &need, index);
 }
 
+/* A block without other uses is free from here on. */
+static void large_end(tarni_cache *cache, tarni_extent *extent) {
+  tarni_count_large_free(cache, extent);
+  extent->state = TARNI_BLOCK_FREE;
+  extent->spare = 0;
+}
+
 /* A large block that is not the youngest, or not the only one: kept where it lies lowest. */
-static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index, uint64_t size) {
-  tarni_lock_acquire(&heap->lock);
+static void large_release_locked(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
+  const uint64_t size = heap->extents[index].size;
+  large_end(cache, tarni_extent_at(heap, index));
   tarni_shelf_see_locked(heap, cache);
   const bool may = may_keep(heap, cache, size);
   tarni_cache_drop_large_locked(heap, cache);
@@ -101,33 +110,27 @@ static void large_release(tarn_heap *heap, tarni_cache *cache, tarni_index index
     tarni_cache_release_locked(heap, cache, index);
   }
   cache->large.youngest = 0;
-  tarni_lock_release(&heap->lock);
-}
-
-/* A block without other uses is free from here on. */
-static void large_end(tarni_cache *cache, tarni_extent *extent) {
-  tarni_count_large_free(cache, extent);
-  extent->state = TARNI_BLOCK_FREE;
-  extent->spare = 0;
 }
 
 static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
-  const uint64_t size = extent->size;
-  if (extent->has_uses) {
-    tarni_count_large_free(cache, extent);
-    return tarni_uses_free(heap, extent->offset, cache->lane);
-  }
-  large_end(cache, extent);
   if (tarni_cache_enter(cache)) {
-    const bool is_kept = large_put(cache, index, size);
+    const bool is_kept = !tarni_cache_is_dead(cache) && large_put(cache, index, extent->size);
+    if (is_kept) {
+      large_end(cache, extent);
+    }
     tarni_cache_leave(cache);
     if (is_kept) {
       return TARN_OK;
     }
   }
-  large_release(heap, cache, index, size);
-  return TARN_OK;
+  tarni_lock_acquire(&heap->lock);
+  const bool is_dead = tarni_cache_is_dead(cache);
+  if (!is_dead) {
+    large_release_locked(heap, cache, index);
+  }
+  tarni_lock_release(&heap->lock);
+  return is_dead ? TARNI_RETIRED : TARN_OK;
 }
 
 /* ---- All ---- */
@@ -142,42 +145,75 @@ static tarni_index large_at(const tarn_heap *heap, uint64_t offset) {
   return extent->offset == offset && extent->state == TARNI_BLOCK_LIVE ? index : 0;
 }
 
-TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for a cache (I7), or
-            * the stream is new, and captured. Without room for a lane either, the stream is waited
-            * for: then the block is everybody's. */
-    static tarn_status
-    free_bare(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
-  tarni_index lane = TARNI_LANE_COMMON;
-  const bool is_host = heap->is_fixed && stream == TARNI_STREAM_HOST;
-  const tarn_status known = is_host ? TARN_OK : tarni_lane_known(heap, stream, &lane);
-  if (known == TARN_CAPTURE) {
-    TARN_TRY(tarni_lane_unnamed(heap, stream, &lane));
-  } else if (!is_host && (known != TARN_OK || lane == TARNI_LANE_COMMON)) {
-    TARNI_RELAXED(heap->port);
-    TARN_TRY(tarni_port_stream_sync(heap->port, stream));
+/* The lane that a block is freed in without a cache. Without room for one the stream is waited for:
+ * then the block is everybody's. */
+static tarn_status bare_lane(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+  *lane = TARNI_LANE_COMMON;
+  if (heap->is_fixed && stream == TARNI_STREAM_HOST) {
+    return TARN_OK;
   }
+  const tarn_status known = tarni_lane_known(heap, stream, lane);
+  if (known == TARN_CAPTURE) {
+    return tarni_lane_unnamed(heap, stream, lane);
+  }
+  if (known == TARN_OK && *lane != TARNI_LANE_COMMON) {
+    return TARN_OK;
+  }
+  TARNI_RELAXED(heap->port);
+  return tarni_port_stream_sync(heap->port, stream);
+}
+
+/* pre: the block has no other uses. */
+static void bare_free_locked(tarn_heap *heap, uint64_t offset, tarni_index lane) {
   tarni_block block = {0};
-  tarni_lock_acquire(&heap->lock);
   (void)tarni_block_find_locked(heap, offset, &block);
   tarni_extent *slab = tarni_extent_at(heap, block.extent);
-  const bool is_small = slab->class_index != TARNI_CLASS_COUNT;
-  const bool has_uses =
-      is_small ? (heap->states[offset >> 8] & TARNI_SMALL_USED) != 0 : slab->has_uses;
   tarni_count_free_locked(heap, slab);
-  if (is_small && !has_uses) {
+  if (slab->class_index != TARNI_CLASS_COUNT) {
     heap->states[offset >> 8] = 0;
     tarni_bin_put_locked(heap, lane, slab->class_index, (uint32_t)(offset >> 8));
-  } else if (!has_uses) {
+  } else {
     tarni_order order = {0};
     (void)tarni_order_add(&order, lane, tarni_ticket_locked(heap, lane));
     slab->state = TARNI_BLOCK_FREE;
     tarni_slab_release_locked(heap, block.extent, &order);
   }
-  tarni_lock_release(&heap->lock);
-  return has_uses ? tarni_uses_free(heap, offset, lane) : TARN_OK;
 }
 
-static tarn_status free_cached(tarn_heap *heap, tarni_cache *cache, uint64_t offset) {
+static bool has_uses(const tarn_heap *heap, uint64_t offset) {
+  return offset < heap->small_end
+             ? (heap->states[offset >> 8] & TARNI_SMALL_USED) != 0
+             : heap->extents[heap->pages[offset >> TARNI_GRANULE_LOG2]].has_uses;
+}
+
+TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for a cache (I7), or
+            * the stream is new, and captured. */
+    static tarn_status
+    free_bare(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
+  tarn_status status;
+  do {
+    tarni_index lane;
+    TARN_TRY(bare_lane(heap, stream, &lane));
+    if (has_uses(heap, offset)) {
+      status = tarni_uses_free(heap, offset, lane, stream);
+      continue;
+    }
+    tarni_lock_acquire(&heap->lock);
+    const bool is_its = tarni_lane_is_locked(heap, lane, stream);
+    if (is_its) {
+      bare_free_locked(heap, offset, lane);
+    }
+    tarni_lock_release(&heap->lock);
+    status = is_its ? TARN_OK : TARNI_RETIRED;
+  } while (status == TARNI_RETIRED);
+  return status;
+}
+
+static tarn_status free_cached(tarn_heap *heap, tarni_cache *cache, uint64_t offset,
+                               tarn_stream stream) {
+  if (TARNI_UNLIKELY(has_uses(heap, offset))) {
+    return tarni_uses_free(heap, offset, cache->lane, stream);
+  }
   return offset < heap->small_end
              ? small_free(heap, cache, (uint32_t)(offset >> 8))
              : large_free(heap, cache, heap->pages[offset >> TARNI_GRANULE_LOG2]);
@@ -185,20 +221,26 @@ static tarn_status free_cached(tarn_heap *heap, tarni_cache *cache, uint64_t off
 
 tarn_status tarni_free_known(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   tarni_cache *cache = tarni_cache_known(heap, stream);
-  return cache != NULL ? free_cached(heap, cache, offset) : tarni_free_plain(heap, offset, stream);
+  const tarn_status status =
+      cache != NULL ? free_cached(heap, cache, offset, stream) : TARNI_RETIRED;
+  return status == TARNI_RETIRED ? tarni_free_plain(heap, offset, stream) : status;
 }
 
 tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream stream) {
   if (heap->buckets != NULL) {
     return tarni_bucket_free(heap, offset, stream);
   }
-  tarni_cache *cache;
-  const tarn_status status = tarni_cache_find(heap, stream, &cache);
-  if (status == TARN_HOST_MEMORY || status == TARN_LIMIT || status == TARN_CAPTURE) {
-    return free_bare(heap, offset, stream);
-  }
-  TARN_TRY(status);
-  return free_cached(heap, cache, offset);
+  tarn_status status;
+  do {
+    tarni_cache *cache;
+    status = tarni_cache_find(heap, stream, &cache);
+    if (status == TARN_HOST_MEMORY || status == TARN_LIMIT || status == TARN_CAPTURE) {
+      return free_bare(heap, offset, stream);
+    }
+    TARN_TRY(status);
+    status = free_cached(heap, cache, offset, stream);
+  } while (status == TARNI_RETIRED);
+  return status;
 }
 
 /* Whether the address is to be freed as a block of the heap. In a heap of the driver's allocations

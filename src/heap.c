@@ -510,18 +510,10 @@ tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
   TARN_TRY(tarni_heap_given(heap, "tarn_stream_retire"));
   TARNI_PAYS(&heap->calls);
   tarni_captures_reap(heap); /* while the stream can be asked about what it freed in captures */
-  tarni_index lane;
-  TARN_TRY(tarni_lane_known(heap, stream, &lane));
-  if (lane == 0) {
-    return TARN_OK;
-  }
+  tarni_lock_acquire(&heap->capture); /* captures and graphs have found the lanes of streams */
   tarni_lock_acquire(&heap->grow);
-  tarni_lock_acquire(&heap->lock);
-  tarni_cache_empty_all_locked(heap, lane, true);
-  const tarni_sweep sweep = {.first = lane, .end = lane + 1, .is_thorough = true};
-  (void)tarni_slab_collect_locked(heap, &sweep);
-  tarni_lock_release(&heap->lock);
-  const tarn_status status = tarni_lane_retire_grow(heap, lane);
+  const tarn_status status = tarni_lane_retire_grow(heap, stream);
   tarni_lock_release(&heap->grow);
+  tarni_lock_release(&heap->capture);
   return status;
 }

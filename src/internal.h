@@ -193,7 +193,14 @@ tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, tarni_index 
 static inline const void *tarni_thread_of(tarn_stream stream) {
   return stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
 }
-tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index);
+/* Whether the lane is still that stream's: between finding it and using it, with heap->lock held,
+ * the stream may have been retired, and the record be another's. Then it is to be found again. A
+ * function that cannot do that says TARNI_RETIRED, and nothing has happened. Under heap->grow, and
+ * under heap->capture, no stream is retired. */
+bool tarni_lane_is_locked(const tarn_heap *heap, tarni_index lane, tarn_stream stream);
+#define TARNI_RETIRED ((tarn_status)UINT8_MAX) /* never seen by a caller of the library */
+/* The stream's lane is found by nobody any more, and everybody's once its work is complete. */
+tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarn_stream stream);
 /* Lanes whose streams were found to be captured are asked again. */
 void tarni_lanes_ask_again_locked(tarn_heap *heap);
 
@@ -474,9 +481,11 @@ uint64_t tarni_bucket_lost_locked(const tarn_heap *heap);
 /* ---- bucket_shortage.c: when no block of the size is at hand ---- */
 typedef struct tarni_bucket_need {
   uint64_t size, alignment;
+  tarn_stream stream;
   tarni_index lane;
 } tarni_bucket_need;
 
+/* TARNI_RETIRED: the lane is not the stream's any more. */
 tarn_status tarni_bucket_obtain(tarn_heap *heap, const tarni_bucket_need *need, tarn_ptr *block);
 /* Gives kept blocks back until at most `keep` bytes are held; the same without any wait. */
 tarn_status tarni_bucket_trim_grow(tarn_heap *heap, uint64_t keep);
@@ -554,8 +563,9 @@ void tarni_uses_poll(tarn_heap *heap);
 tarni_uses *tarni_uses_detach_locked(tarn_heap *heap, uint64_t offset);
 void tarni_uses_pend_locked(tarn_heap *heap, tarni_uses *uses, tarni_index lane);
 void tarni_uses_drop(tarni_uses *uses); /* a whole list, when the heap goes */
-/* Frees a block that was named by tarn_use. pre: it is live; heap->lock is not held. */
-tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane);
+/* Frees a block that was named by tarn_use, and counts that. pre: it is live; heap->lock is not
+ * held. TARNI_RETIRED: the lane is not the stream's any more. */
+tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane, tarn_stream stream);
 /* Frees a block by way of the entry: it is pending, and held back until is_held is no longer set.
  */
 void tarni_uses_hold_locked(tarn_heap *heap, tarni_uses *uses, uint64_t offset, tarni_index lane);

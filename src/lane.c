@@ -10,9 +10,25 @@
 #include "base/bits.h"
 #include "internal.h"
 
+/* Whether the record is a stream's, and to be found. */
+static bool is_taken(const tarni_lane *lane) {
+  return lane->stream_id != 0 && !lane->is_retired && !lane->is_leaving;
+}
+
+/* The legacy stream has two handles. */
+static bool is_same(const tarni_lane *lane, tarn_stream stream) {
+  return lane->stream == stream || (tarni_is_legacy(lane->stream) && tarni_is_legacy(stream));
+}
+
+bool tarni_lane_is_locked(const tarn_heap *heap, tarni_index index, tarn_stream stream) {
+  const tarni_lane *lane = &heap->lanes[index];
+  return index == TARNI_LANE_COMMON || (is_same(lane, stream) && is_taken(lane) &&
+                                        (lane->thread == NULL || lane->thread == tarni_thread()));
+}
+
 static tarni_index lane_by_id(const tarn_heap *heap, uint64_t stream_id) {
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    if (heap->lanes[i].stream_id == stream_id && !heap->lanes[i].is_retired) {
+    if (heap->lanes[i].stream_id == stream_id && is_taken(&heap->lanes[i])) {
       return i;
     }
   }
@@ -48,8 +64,8 @@ static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) 
 static tarni_index lane_name(tarn_heap *heap, uint64_t stream_id, tarn_stream stream) {
   for (tarni_index i = 1; i < heap->n_lanes && !heap->care.is_verifying_streams; i++) {
     tarni_lane *lane = &heap->lanes[i];
-    if (lane->stream_id == TARNI_UNNAMED && lane->stream == stream && !lane->is_lost &&
-        (lane->thread == NULL || lane->thread == tarni_thread())) {
+    if (lane->stream_id == TARNI_UNNAMED && !lane->is_lost &&
+        tarni_lane_is_locked(heap, i, stream)) {
       lane->stream_id = stream_id;
       return i;
     }
@@ -82,10 +98,8 @@ tarn_status tarni_lane_known(tarn_heap *heap, tarn_stream stream, tarni_index *l
 static tarni_index lane_by_handle(const tarn_heap *heap, tarn_stream stream) {
   tarni_index found = TARNI_LANE_COMMON;
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
-    const tarni_lane *lane = &heap->lanes[i];
-    const bool is_it = lane->stream == stream && lane->stream_id != 0 && !lane->is_retired &&
-                       (lane->thread == NULL || lane->thread == tarni_thread());
-    found = is_it && (found == TARNI_LANE_COMMON || !lane->is_lost) ? i : found;
+    const bool is_it = tarni_lane_is_locked(heap, i, stream);
+    found = is_it && (found == TARNI_LANE_COMMON || !heap->lanes[i].is_lost) ? i : found;
   }
   return found;
 }
@@ -101,8 +115,7 @@ tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream) {
 static void namesakes_lose_locked(tarn_heap *heap, tarn_stream stream) {
   for (tarni_index i = 1; i < heap->n_lanes && stream != TARNI_STREAM_PER_THREAD; i++) {
     tarni_lane *lane = &heap->lanes[i];
-    lane->is_lost =
-        lane->is_lost || (lane->stream == stream && lane->stream_id != 0 && !lane->is_retired);
+    lane->is_lost = lane->is_lost || (lane->stream == stream && is_taken(lane));
   }
 }
 
@@ -148,21 +161,54 @@ static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream)
   return lane;
 }
 
-/* Default streams of threads that are gone: what they were given is fenced by another stream. Where
- * that cannot be it is tried the next time; where one is in use again meanwhile it stays. */
+/* ---- Retiring ---- */
+
+/* Who looks for the stream from here on gets another lane, and this one gives no more tickets: so
+ * the fence that is recorded next proves all that it ever gave. Returns the last one. */
+static uint64_t lane_leave_locked(tarn_heap *heap, tarni_index index) {
+  const uint64_t ticket = tarni_ticket_locked(heap, index);
+  heap->lanes[index].is_leaving = true;
+  return ticket;
+}
+
+/* Records the last fence. Without it the lane is as before. */
+static tarn_status lane_retire_grow(tarn_heap *heap, tarni_index index, uint64_t ticket) {
+  const tarn_status status = tarni_lane_last_fence_grow(heap, index, ticket);
+  tarni_lock_acquire(&heap->lock);
+  heap->lanes[index].is_leaving = false;
+  heap->lanes[index].is_retired = status == TARN_OK;
+  tarni_lock_release(&heap->lock);
+  return status;
+}
+
+tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarn_stream stream) {
+  uint64_t id;
+  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
+  tarni_lock_acquire(&heap->lock);
+  const tarni_index index = lane_known(heap, id, stream);
+  uint64_t ticket = 0;
+  if (index != 0) {
+    tarni_cache_empty_all_locked(heap, index, true);
+    const tarni_sweep sweep = {.first = index, .end = index + 1, .is_thorough = true};
+    (void)tarni_slab_collect_locked(heap, &sweep);
+    ticket = lane_leave_locked(heap, index);
+  }
+  tarni_lock_release(&heap->lock);
+  return index != 0 ? lane_retire_grow(heap, index, ticket) : TARN_OK;
+}
+
+/* Default streams of threads that are gone, and have given their caches back: what they were given
+ * is fenced by another stream. Where that cannot be it is tried the next time. */
 static void orphans_retire_grow(tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->max_lanes; i++) {
     tarni_lane *lane = &heap->lanes[i];
     tarni_lock_acquire(&heap->lock);
-    const void *thread = lane->thread;
-    const bool is_left =
-        thread != NULL && tarni_thread_is_gone(thread) && lane->stream_id != 0 && !lane->is_retired;
-    const uint64_t ticket = is_left ? tarni_ticket_locked(heap, i) : 0;
+    const bool is_left = lane->thread != NULL && tarni_thread_is_gone(lane->thread) &&
+                         is_taken(lane) && atomic_load(&lane->n_caches) == 0;
+    const uint64_t ticket = is_left ? lane_leave_locked(heap, i) : 0;
     tarni_lock_release(&heap->lock);
-    if (is_left && tarni_lane_fence_grow(heap, i, ticket) == TARN_OK) {
-      tarni_lock_acquire(&heap->lock);
-      lane->is_retired = lane->thread == thread;
-      tarni_lock_release(&heap->lock);
+    if (is_left) {
+      (void)lane_retire_grow(heap, i, ticket);
     }
   }
 }
@@ -193,18 +239,6 @@ tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *la
     *lane = lane_await(heap, id, stream);
   }
   return *lane != 0 ? TARN_OK : lanes_refuse(heap);
-}
-
-tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarni_index index) {
-  tarni_lane *lane = &heap->lanes[index];
-  tarni_lock_acquire(&heap->lock);
-  const uint64_t ticket = tarni_ticket_locked(heap, index);
-  tarni_lock_release(&heap->lock);
-  TARN_TRY(tarni_lane_last_fence_grow(heap, index, ticket));
-  tarni_lock_acquire(&heap->lock);
-  lane->is_retired = true;
-  tarni_lock_release(&heap->lock);
-  return TARN_OK;
 }
 
 void tarni_lanes_ask_again_locked(tarn_heap *heap) {

@@ -115,10 +115,11 @@ bool tarni_order_is_lost_locked(const tarn_heap *heap, const tarni_order *order)
   return false;
 }
 
-/* A retired lane gives no more: its last fence is behind all that its stream was ever given. */
+/* A retired lane gives no more: its last fence is behind all that its stream was ever given; nor
+ * does one for which that is being recorded. */
 uint64_t tarni_ticket_locked(tarn_heap *heap, tarni_index lane) {
   tarni_lane *by = &heap->lanes[lane];
-  if (lane == TARNI_LANE_COMMON || by->is_retired) {
+  if (lane == TARNI_LANE_COMMON || by->is_retired || by->is_leaving) {
     return by->ticket;
   }
   return ++by->ticket;

@@ -533,7 +533,27 @@ static tarn_status climb(shortage *at) {
   return status != TARN_OK && try_ready_anywhere(at) ? TARN_OK : status;
 }
 
-/* post: TARN_OK and *extent is BUSY and the caller's, or 0: look into the bins again. */
+/* The stream was retired before: the lane may be another's. */
+static bool is_dead(shortage *at) {
+  tarni_lock_acquire(&at->heap->lock);
+  const bool is = tarni_cache_is_dead(at->cache);
+  tarni_lock_release(&at->heap->lock);
+  return is;
+}
+
+/* Asks the owner, and whether to try again. */
+static bool owner_helps(tarn_heap *heap, uint64_t bytes) {
+  if (heap->config.on_shortage == NULL) {
+    return false;
+  }
+  tarni_caches_keep(true);
+  const bool is_helped = heap->config.on_shortage(heap, bytes, heap->config.on_shortage_user);
+  tarni_caches_keep(false);
+  return is_helped;
+}
+
+/* post: TARN_OK and *extent is BUSY and the caller's, or 0: look into the bins again, unless the
+ * cache is dead. */
 tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
                                   tarni_index *extent) {
   shortage at = {.heap = heap, .cache = cache, .need = need};
@@ -542,14 +562,12 @@ tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tar
   for (;;) {
     tarni_captures_reap(heap);
     tarni_lock_acquire(&heap->grow);
-    status = climb(&at);
+    status = is_dead(&at) ? TARN_OK : climb(&at);
     tarni_lock_release(&heap->grow);
     if (!is_shortage(status)) {
       break;
     }
-    if (!tarni_captures_finish(heap) &&
-        (heap->config.on_shortage == NULL ||
-         !heap->config.on_shortage(heap, block_bytes(need), heap->config.on_shortage_user))) {
+    if (!tarni_captures_finish(heap) && !owner_helps(heap, block_bytes(need))) {
       break;
     }
   }

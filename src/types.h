@@ -167,6 +167,7 @@ typedef struct tarni_lane {
   uint64_t stream_id; /* 0: the record is unused (but for the common lane) */
   tarn_stream stream;
   const void *thread; /* whose default stream it is; NULL: it means the same to all */
+  bool is_leaving;    /* being retired: it is not found any more, and gives no more tickets */
   bool is_retired;    /* no more fences can be recorded; waits for the last one */
   bool is_lost;       /* a fence failed: what waits for it is quarantined */
   bool is_captured;   /* no fence could be recorded, because the stream is being captured */

@@ -66,6 +66,20 @@ static tarn_status uses_add_locked(tarn_heap *heap, const tarni_block *block, ta
   return TARN_OK;
 }
 
+static tarn_status use_note(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream,
+                            tarni_index lane) {
+  const uint64_t offset = pointer - heap->base;
+  tarni_block block = {0};
+  tarni_lock_acquire(&heap->lock);
+  const bool is_its = tarni_lane_is_locked(heap, lane, stream);
+  const bool is_live =
+      tarni_block_find_locked(heap, offset, &block) && block.is_live && block.offset == offset;
+  const tarn_status status =
+      is_its && is_live ? uses_add_locked(heap, &block, lane) : TARNI_RETIRED;
+  tarni_lock_release(&heap->lock);
+  return is_live ? status : tarni_block_refuse(heap, pointer, "tarn_use");
+}
+
 tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
   TARN_TRY(tarni_heap_given(heap, "tarn_use"));
   if (pointer == 0) {
@@ -80,18 +94,15 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
                : tarni_block_refuse(heap, pointer, "tarn_use");
   }
   TARN_TRY(tarni_sleep_refuse(heap, "tarn_use")); /* captured blocks do not sleep with it */
-  tarni_index lane;
-  const tarn_status found = tarni_lane_find(heap, stream, &lane);
-  /* What a captured stream was given before the capture may use the block. */
-  TARN_TRY(found == TARN_CAPTURE ? tarni_lane_unnamed(heap, stream, &lane) : found);
-  tarni_block block = {0};
-  tarni_lock_acquire(&heap->lock);
-  const uint64_t offset = pointer - heap->base;
-  const bool is_live =
-      tarni_block_find_locked(heap, offset, &block) && block.is_live && block.offset == offset;
-  const tarn_status status = is_live ? uses_add_locked(heap, &block, lane) : TARN_OK;
-  tarni_lock_release(&heap->lock);
-  return is_live ? status : tarni_block_refuse(heap, pointer, "tarn_use");
+  tarn_status status;
+  do {
+    tarni_index lane;
+    const tarn_status found = tarni_lane_find(heap, stream, &lane);
+    /* What a captured stream was given before the capture may use the block. */
+    TARN_TRY(found == TARN_CAPTURE ? tarni_lane_unnamed(heap, stream, &lane) : found);
+    status = use_note(heap, pointer, stream, lane);
+  } while (status == TARNI_RETIRED);
+  return status;
 }
 
 /* ---- Freeing ---- */
@@ -205,12 +216,18 @@ void tarni_uses_pend_locked(tarn_heap *heap, tarni_uses *uses, tarni_index lane)
 
 /* Fences are recorded unless another thread is at work with the driver, who may wait for the GPU.
  * Those that cannot be recorded now are recorded when the block is asked for. */
-tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane) {
+tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane,
+                            tarn_stream stream) {
   const bool may_fence = tarni_lock_try(&heap->grow); /* so that the entry stays for that long */
   tarni_lock_acquire(&heap->lock);
-  tarni_uses *uses = tarni_uses_detach_locked(heap, offset);
+  const bool is_its = tarni_lane_is_locked(heap, lane, stream);
+  tarni_uses *uses = is_its ? tarni_uses_detach_locked(heap, offset) : NULL;
   if (uses != NULL) {
     heap->pending_bytes += uses->bytes;
+    if (heap->buckets == NULL) { /* those have counted it */
+      tarni_count_free_locked(heap,
+                              tarni_extent_at(heap, heap->pages[offset >> TARNI_GRANULE_LOG2]));
+    }
     tarni_uses_pend_locked(heap, uses, lane);
   }
   tarni_lock_release(&heap->lock);
@@ -221,7 +238,10 @@ tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane) 
     }
     tarni_lock_release(&heap->grow);
   }
-  return uses != NULL ? TARN_OK : tarni_block_refuse(heap, heap->base + offset, "tarn_free");
+  if (uses != NULL || !is_its) {
+    return is_its ? TARN_OK : TARNI_RETIRED;
+  }
+  return tarni_block_refuse(heap, heap->base + offset, "tarn_free");
 }
 
 static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {

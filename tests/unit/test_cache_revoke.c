@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <semaphore.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/prctl.h>
@@ -206,10 +207,11 @@ static int bound_and_without(void) {
   return test_case_failed() ? 1 : 0;
 }
 
-static void without_membarrier(void) {
+/* In a child: what is forbidden is forbidden for good. */
+static void in_child(int (*run)(void)) {
   const pid_t child = fork();
   if (child == 0) {
-    _exit(bound_and_without());
+    _exit(run());
   }
   int status = 0;
   REQUIRE(child > 0 && waitpid(child, &status, 0) == child);
@@ -220,8 +222,58 @@ static void without_membarrier(void) {
   CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+static void without_membarrier(void) {
+  in_child(bound_and_without);
+}
+
+static atomic_int n_moves;
+
+static void count_move(int signal) {
+  (void)signal;
+  atomic_fetch_add(&n_moves, 1);
+}
+
+/* From here on the process is not moved to other processors either, but that is counted. */
+static bool trap_moves(void) {
+  struct sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_sched_setaffinity, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRAP),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const struct sock_fprog program = {.len = sizeof(steps) / sizeof(steps[0]), .filter = steps};
+  return signal(SIGSYS, count_move) != SIG_ERR &&
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+/* A sandbox that is closed when the first cache is there: others are kept out by the other way. */
+static int forbidden_later(void) {
+  rig r;
+  rig_block block;
+  if (!rig_open(&r, "sim:64M", NULL, 1)) {
+    return 1;
+  }
+  CHECK_OK(rig_alloc(&r, 100, r.streams[0], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  if (!forbid_membarrier() || !trap_moves()) {
+    return 77;
+  }
+  tarni_lock_acquire(&r.heap->lock);
+  tarni_caches_revoke_locked(r.heap);
+  CHECK(atomic_load(&n_moves) != 0);
+  tarni_caches_allow_locked(r.heap);
+  tarni_lock_release(&r.heap->lock);
+  rig_close(&r);
+  return test_case_failed() ? 1 : 0;
+}
+
+static void membarrier_forbidden_later(void) {
+  in_child(forbidden_later);
+}
+
 static const test_case cases[] = {
     {"without membarrier, bound to a processor", without_membarrier}, /* before any cache is made */
+    {"with a membarrier that is forbidden later", membarrier_forbidden_later},
     {"entering against revoking", enter_against_revoke},
     {"hits on two streams in turn", hits_on_two_streams},
     {"more than stacks hold", more_than_stacks_hold},

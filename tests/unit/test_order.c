@@ -199,7 +199,7 @@ static void retired_lane_gives_no_ticket(void) {
   scene s;
   REQUIRE(scene_open(&s, "sim:64M,order=lazy", 2));
   keep_busy(&s, 0);
-  CHECK_OK(tarni_lane_retire_grow(s.heap, s.lanes[0]));
+  CHECK_OK(tarni_lane_retire_grow(s.heap, s.rig.streams[0]));
   const uint64_t last = s.heap->lanes[s.lanes[0]].ticket;
   CHECK_EQ(ticket(&s, 0), last);
   const tarni_order order = order_of(s.lanes[0], last);
@@ -218,7 +218,7 @@ static void record_used_again(void) {
   keep_busy(&s, 0);
   const tarni_order order = order_of(s.lanes[0], ticket(&s, 0));
   CHECK_OK(tarni_order_wait_grow(s.heap, &order, s.lanes[1]));
-  CHECK_OK(tarni_lane_retire_grow(s.heap, s.lanes[0]));
+  CHECK_OK(tarni_lane_retire_grow(s.heap, s.rig.streams[0]));
   while (tarni_fences_wait_grow(s.heap)) {
   }
   tarni_shortage_reap_grow(s.heap);
@@ -233,7 +233,7 @@ static void record_used_again(void) {
   CHECK(later.tickets[0] > order.tickets[0]);
   CHECK(!is_complete(&s, &later));
   CHECK(!is_met(&s, &later, 1)); /* the other's wait was for the stream before */
-  CHECK_OK(tarni_lane_retire_grow(s.heap, lane));
+  CHECK_OK(tarni_lane_retire_grow(s.heap, stream));
   CHECK_OK(tarn_stream_destroy(s.rig.device, stream));
   scene_close(&s);
 }
