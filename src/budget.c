@@ -59,7 +59,8 @@ static uint64_t available_bytes(const tarn_budget *budget) {
   uint64_t free_bytes = 0, total_bytes = 0;
   (void)tarn_heap_get_stats(heap, &stats);
   (void)tarni_port_info(heap->port, &free_bytes, &total_bytes);
-  const uint64_t in_use = stats.live_bytes + stats.pending_bytes + stats.quarantined_bytes;
+  const uint64_t in_use =
+      stats.live_bytes + stats.pending_bytes + stats.quarantined_bytes + stats.captured_bytes;
   const uint64_t most = tarni_min(stats.limit_bytes, stats.reserved_bytes + free_bytes);
   const uint64_t live_limit = budget->pool != NULL    ? tarni_pinned_live_limit(budget->pool)
                               : heap->buckets != NULL ? heap->buckets->settings.live_limit
@@ -149,6 +150,20 @@ void tarni_budgets_reap(tarn_heap *heap) {
     unmade_reap(heap);
     tarni_lock_release(&heap->budget);
   }
+}
+
+tarn_status tarni_budgets_leave(tarn_heap *heap, tarn_stream stream) {
+  tarn_status status = TARN_OK;
+  if (is_making || !tarni_lock_try(&heap->budget)) {
+    return TARN_OK; /* whoever makes one has given back what could be */
+  }
+  unmade_reap(heap);
+  for (tarn_budget *budget = heap->unmade; budget != NULL && status == TARN_OK;
+       budget = budget->next) {
+    status = budget->stream == stream && budget->pool == NULL ? budget_empty(budget) : TARN_OK;
+  }
+  tarni_lock_release(&heap->budget);
+  return status;
 }
 
 void tarni_budgets_close(tarn_heap *heap) {

@@ -73,6 +73,7 @@ static tarni_settings settings_of(const tarn_heap_config *config,
                                      TARN_ROUNDING_CLASSES, s.rounding);
   s.cached_limit = chosen(config->cached_limit_bytes, option_at(options, TARNI_OPTION_CACHED_LIMIT),
                           0, s.cached_limit);
+  s.cached_limit = s.cached_limit == 1 ? 0 : s.cached_limit; /* none */
   s.has_slots_by_limit = s.has_slots_by_limit && config->cached_blocks_per_size == 0 &&
                          (slots == NULL || !slots->is_set);
   s.cached_slots = chosen(config->cached_blocks_per_size, slots, 0, s.cached_slots);

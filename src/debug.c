@@ -40,6 +40,8 @@ typedef struct debug_record {
   tarni_uses *uses; /* for its quarantine; once in it, the list of pending blocks has it */
   struct debug_record *younger; /* in quarantine */
   bool is_freed;
+  bool is_scrubbed; /* for the heap's end, which may be tried again: its memory may be gone by then
+                     */
   uint32_t n_frames[TRAILS];
   void *frames[]; /* stack_depth of each */
 } debug_record;
@@ -479,6 +481,16 @@ static tarn_status free_at_once(tarn_heap *heap, debug_record *record, tarn_stre
   return TARN_OK;
 }
 
+/* Where the block cannot be undressed in the order of its streams: one of them is gone, or there is
+ * no memory. A secure heap clears it all the same, when the device has nothing to do. */
+static tarn_status free_undressed(tarn_heap *heap, debug_record *record, tarn_stream stream) {
+  if (heap->care.is_secure) {
+    TARN_TRY(tarni_device_await(heap));
+    TARN_TRY(tarni_port_fill(heap->port, heap->base + record->offset, 0, record->bytes, stream));
+  }
+  return free_at_once(heap, record, stream);
+}
+
 static tarn_status free_into_quarantine(tarn_heap *heap, debug_record *record, tarni_index lane) {
   record_trail(heap, record, TRAIL_FREE);
   tarni_lock_acquire(&heap->lock);
@@ -509,12 +521,12 @@ tarn_status tarni_debug_free(tarn_heap *heap, uint64_t offset, tarn_stream strea
   tarni_cache *cache;
   const tarn_status status = tarni_cache_find(heap, stream, &cache);
   if (status == TARN_HOST_MEMORY || status == TARN_LIMIT || status == TARN_CAPTURE) {
-    return free_at_once(heap, record, stream); /* it never fails for lack of memory, or a name */
+    return free_undressed(heap, record, stream); /* it never fails for lack of memory, or a name */
   }
   TARN_TRY(status);
   const tarn_status undressed = block_undress(heap, record, stream, cache->lane);
   if (undressed == TARN_STATE || undressed == TARN_HOST_MEMORY) {
-    return free_at_once(heap, record, stream); /* a stream that used it is gone, or no memory */
+    return free_undressed(heap, record, stream);
   }
   TARN_TRY(undressed);
   return heap->care.quarantine_bytes != 0 ? free_into_quarantine(heap, record, cache->lane)
@@ -563,11 +575,10 @@ tarn_status tarni_debug_check_grow(tarn_heap *heap) {
 
 /* For each live block, on the default stream, and waits for it. */
 static tarn_status each_live_grow(tarn_heap *heap,
-                                  tarn_status (*act)(tarn_heap *heap, const debug_record *record)) {
+                                  tarn_status (*act)(tarn_heap *heap, debug_record *record)) {
   TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
   for (uint32_t i = 0; i < DEBUG_BUCKETS; i++) {
-    for (const debug_record *record = heap->debug->records[i]; record != NULL;
-         record = record->next) {
+    for (debug_record *record = heap->debug->records[i]; record != NULL; record = record->next) {
       TARN_TRY(!record->is_freed ? act(heap, record) : TARN_OK);
     }
   }
@@ -575,18 +586,28 @@ static tarn_status each_live_grow(tarn_heap *heap,
   return tarni_port_stream_sync(heap->port, TARNI_STREAM_LEGACY);
 }
 
-static tarn_status record_scrub(tarn_heap *heap, const debug_record *record) {
+static tarn_status record_scrub(tarn_heap *heap, debug_record *record) {
   return tarni_port_fill(heap->port, heap->base + record->offset, 0, record->bytes,
                          TARNI_STREAM_LEGACY);
 }
 
-static tarn_status record_dress(tarn_heap *heap, const debug_record *record) {
+static tarn_status record_scrub_once(tarn_heap *heap, debug_record *record) {
+  const tarn_status status = record->is_scrubbed ? TARN_OK : record_scrub(heap, record);
+  record->is_scrubbed = status == TARN_OK;
+  return status;
+}
+
+static tarn_status record_dress(tarn_heap *heap, debug_record *record) {
   TARN_TRY(heap->care.is_secure ? record_scrub(heap, record) : TARN_OK);
   return guard_write(heap, record, TARNI_STREAM_LEGACY);
 }
 
 tarn_status tarni_debug_scrub_grow(tarn_heap *heap) {
   return heap->care.is_secure ? each_live_grow(heap, record_scrub) : TARN_OK;
+}
+
+tarn_status tarni_debug_scrub_once_grow(tarn_heap *heap) {
+  return heap->care.is_secure ? each_live_grow(heap, record_scrub_once) : TARN_OK;
 }
 
 tarn_status tarni_debug_dress_grow(tarn_heap *heap) {

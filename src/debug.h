@@ -24,6 +24,7 @@ void tarni_debug_release_locked(tarn_heap *heap);
 tarn_status tarni_debug_dress_grow(tarn_heap *heap);
 /* Zeros in all live blocks of a secure heap, and waits for it. pre: no work uses them. */
 tarn_status tarni_debug_scrub_grow(tarn_heap *heap);
+tarn_status tarni_debug_scrub_once_grow(tarn_heap *heap); /* those where it has not succeeded yet */
 
 /* What is known about a block, as the end of a sentence; empty: nothing. */
 void tarni_debug_describe_locked(const tarn_heap *heap, uint64_t offset, char *text,

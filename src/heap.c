@@ -279,7 +279,7 @@ static tarn_status heap_give_back(tarn_heap *heap, bool has_live) {
   }
   tarni_debug_drain_grow(heap);
   if (!tarni_is_asleep(heap)) {
-    TARN_TRY(tarni_debug_scrub_grow(heap));
+    TARN_TRY(tarni_debug_scrub_once_grow(heap));
   }
   TARN_TRY(tarni_sleep_give_back(heap));
   TARN_TRY(tarni_chunks_close(heap));
@@ -479,14 +479,24 @@ static uint64_t reserve_piece(const tarn_heap *heap) {
   return heap->is_fixed ? tarni_max((uint64_t)256 << 20, heap->unit) : (uint64_t)4 << 30;
 }
 
+/* What the heap holds, but for what is on its way back to the device, or out of use. */
+static uint64_t usable_bytes(tarn_heap *heap) {
+  tarni_lock_acquire(&heap->lock);
+  const uint64_t lost = heap->leaving_bytes + heap->quarantined_bytes;
+  const uint64_t usable = heap->reserved_bytes - tarni_min(heap->reserved_bytes, lost);
+  tarni_lock_release(&heap->lock);
+  return usable;
+}
+
 tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_reserve"));
   TARNI_PAYS(&heap->calls);
   TARN_TRY(reserve_check(heap, bytes));
   tarni_lock_acquire(&heap->grow);
   tarn_status status = tarni_sleep_refuse(heap, "tarn_heap_reserve");
-  while (status == TARN_OK && heap->reserved_bytes < bytes) {
-    const uint64_t missing = tarni_align_up(bytes - heap->reserved_bytes, heap->unit);
+  tarni_shortage_reap_grow(heap);
+  while (status == TARN_OK && usable_bytes(heap) < bytes) {
+    const uint64_t missing = tarni_align_up(bytes - usable_bytes(heap), heap->unit);
     const uint64_t piece = tarni_min(missing, reserve_piece(heap));
     tarni_index extent;
     status = tarni_grow_new(heap, piece, &extent);
@@ -510,6 +520,7 @@ tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
   TARN_TRY(tarni_heap_given(heap, "tarn_stream_retire"));
   TARNI_PAYS(&heap->calls);
   tarni_captures_reap(heap); /* while the stream can be asked about what it freed in captures */
+  TARN_TRY(tarni_budgets_leave(heap, stream));
   tarni_lock_acquire(&heap->capture); /* captures and graphs have found the lanes of streams */
   tarni_lock_acquire(&heap->grow);
   const tarn_status status = tarni_lane_retire_grow(heap, stream);

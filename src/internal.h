@@ -605,6 +605,8 @@ uint64_t tarni_pinned_live_limit(const tarn_pinned *pool); /* UINT64_MAX: none *
 /* ---- budget.c: blocks that are held for work to come ---- */
 /* Gives back what budgets hold that could not be made, as far as the driver lets it. */
 void tarni_budgets_reap(tarn_heap *heap);
+/* The same for a stream that goes: an error where they still hold blocks of it. */
+tarn_status tarni_budgets_leave(tarn_heap *heap, tarn_stream stream);
 /* The heap goes: so do they. */
 void tarni_budgets_close(tarn_heap *heap);
 

@@ -244,9 +244,15 @@ static tarn_status pieces_save(tarn_heap *heap, tarni_nap *nap) {
 static tarn_status each_fill(tarn_heap *heap, tarni_nap *nap, tarn_status (*fill)(tarn_heap *)) {
   TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
   nap->is_copying = true;
-  TARN_TRY(fill(heap));
-  nap->is_copying = false;
-  return TARN_OK;
+  const tarn_status status = fill(heap);
+  if (status == TARN_OK) {
+    nap->is_copying = false; /* it has been waited for */
+    return TARN_OK;
+  }
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  (void)copies_await(heap, nap);
+  return tarni_fail_again(&error);
 }
 
 static tarn_status scrub(tarn_heap *heap, tarni_nap *nap) {

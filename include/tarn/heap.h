@@ -209,7 +209,8 @@ TARN_API tarn_status tarn_heap_sleep(tarn_heap *heap, tarn_sleep_content content
  * lost, and it can be tried again. */
 TARN_API tarn_status tarn_heap_wake(tarn_heap *heap);
 
-/* Changes the hard limit. What is held above it is trimmed where that is possible. */
+/* Changes the hard limit. What is held above it is trimmed where that is possible; the limit holds
+ * also where giving back fails, which is what is returned then. */
 TARN_API tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes);
 
 /* Exact: as they were at one moment, whatever other threads do. */

@@ -633,7 +633,23 @@ static void the_check_finds(void) {
   rig_close(&r);
 }
 
+/* A limit of one byte means none, also for a block of one. */
+static void keeps_none(void) {
+  const tarn_heap_config config = {.size = sizeof(config),
+                                   .backing = TARN_BACKING_PLAIN,
+                                   .rounding = TARN_ROUNDING_EXACT,
+                                   .cached_limit_bytes = 1};
+  rig r;
+  tarn_ptr block;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  CHECK_OK(tarn_alloc(r.heap, 1, r.streams[0], &block));
+  CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  CHECK_EQ(rig_stats(&r).cached_bytes, 0);
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"none is kept", keeps_none},
     {"what requests are rounded to", roundings},
     {"nothing, and too much", nothing_and_too_much},
     {"alignments", alignments},

@@ -327,7 +327,50 @@ static void faults_that_last(void) {
   }
 }
 
+/* What could not be given back goes before its stream does, or the stream stays. */
+static void stream_goes(void) {
+  const tarn_heap_config config = {
+      .size = sizeof(config), .limit_bytes = 8 * MIB, .fill_free = 0x5a};
+  const uint64_t bytes[2] = {4 * MIB, 3 * MIB};
+  tarn_budget *budget = NULL;
+  tarn_ptr other;
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 2));
+  CHECK_OK(tarn_alloc(r.heap, 2 * MIB, r.streams[1], &other));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_FILL, 1, 0, 999));
+  CHECK(tarn_budget_create(r.heap, bytes, 2, r.streams[0], NULL, &budget) != TARN_OK);
+  CHECK_EQ(rig_stats(&r).live_blocks, 2);
+  CHECK(tarn_stream_retire(r.heap, r.streams[0]) != TARN_OK);
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+  CHECK_OK(tarn_stream_retire(r.heap, r.streams[0]));
+  CHECK_EQ(rig_stats(&r).live_blocks, 1);
+  CHECK_OK(tarn_free(r.heap, other, r.streams[1]));
+  rig_close(&r);
+}
+
+/* What captures hold cannot be had. */
+static void beside_captures(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 64 * MIB};
+  const uint64_t bytes = 40 * MIB;
+  tarn_budget_info info = {.size = sizeof(info)};
+  tarn_budget *budget = NULL;
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:256M", &config, 1));
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  CHECK_OK(rig_capture_alloc(&r, 40 * MIB, r.streams[0], &block));
+  CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_STATUS(tarn_budget_create(r.heap, &bytes, 1, r.streams[0], &info, &budget), TARN_LIMIT);
+  CHECK_EQ(info.available_bytes, 24 * MIB);
+  CHECK_HAS(tarn_last_message(), "16777216 are missing");
+  CHECK_OK(tarn_graph_destroy(graph));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"its stream goes", stream_goes},
+    {"beside captures", beside_captures},
     {"faults while it goes back", faults_while_it_goes_back},
     {"faults that last", faults_that_last},
     {"drawn", drawn},

@@ -524,7 +524,24 @@ static void lowered_asleep(void) {
   rig_close(&r);
 }
 
+/* What is on its way back to the device is not there to be used. */
+static void reserves_anew(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  CHECK_OK(tarn_heap_reserve(r.heap, 100 * MIB));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_UNMAP, 1, 0, 999));
+  CHECK(tarn_heap_trim(r.heap, 0) != TARN_OK);
+  CHECK_OK(tarn_heap_reserve(r.heap, 100 * MIB));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_CREATE, 1, 0, 0));
+  CHECK_OK(rig_alloc(&r, 100 * MIB, r.streams[0], &block));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"reserves anew what is going", reserves_anew},
     {"lowered asleep", lowered_asleep},
     {"captures count", captures_count},
     {"reserves beyond all addresses", reserves_beyond_all_addresses},

@@ -118,6 +118,55 @@ static void destroyed_with_live_blocks(void) {
   rig_close(&r);
 }
 
+/* Each mapping that cannot be given up at first: what is cleared already is not there any more. */
+static void destroyed_again(void) {
+  bool has_failed = true;
+  for (uint64_t nth = 1; has_failed; nth++) {
+    rig r;
+    rig_block blocks[N_SIZES];
+    REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+    for (int i = 0; i < N_SIZES; i++) {
+      take(&r, sizes[i], r.streams[0], &blocks[i]);
+    }
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_UNMAP, nth, 1, 999));
+    has_failed = tarn_heap_destroy(r.heap, NULL) != TARN_OK;
+    CHECK_OK(has_failed ? tarn_heap_destroy(r.heap, NULL) : TARN_OK);
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+    r.heap = NULL;
+    rig_close(&r);
+    CHECK(has_failed || nth > 2);
+  }
+}
+
+/* On a stream for which the heap has no record any more. */
+static void freed_without_record(void) {
+  enum { N = 1024 };
+  static tarn_stream streams[N];
+  rig r;
+  rig_block block, small;
+  int n = 0;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  take(&r, 3 * MIB, r.streams[0], &block);
+  const tarn_ptr address = block.address;
+  do {
+    CHECK_OK(tarn_stream_create(r.device, &streams[n]));
+    if (rig_alloc(&r, 256, streams[n], &small) != TARN_OK) {
+      break;
+    }
+    CHECK_OK(rig_free(&r, &small, streams[n]));
+  } while (++n < N);
+  REQUIRE(n < N);
+  rig_order(&r, r.streams[0], streams[n]);
+  CHECK_OK(rig_free(&r, &block, streams[n]));
+  CHECK_OK(tarn_stream_synchronize(r.device, streams[n]));
+  CHECK(is_zero(address, 3 * MIB));
+  for (int i = 0; i <= n; i++) {
+    CHECK_OK(tarn_stream_retire(r.heap, streams[i]));
+    CHECK_OK(tarn_stream_destroy(r.device, streams[i]));
+  }
+  rig_close(&r);
+}
+
 /* With a quarantine: what is there is zeros, and who writes there is found. */
 static void with_quarantine(void) {
   tarn_heap_config both = config;
@@ -186,6 +235,8 @@ static const test_case cases[] = {
     {"freed blocks are empty", freed_blocks_are_empty},
     {"asleep", asleep},
     {"destroyed with live blocks", destroyed_with_live_blocks},
+    {"destroyed again", destroyed_again},
+    {"freed without a record", freed_without_record},
     {"with a quarantine", with_quarantine},
 };
 

@@ -391,7 +391,25 @@ static void beside_other_threads(void) {
   rig_close(r);
 }
 
+/* Guards are written anew, and that fails: all that was got for it goes back. */
+static void wakes_in_vain(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .guard_bytes = 64};
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:256M", &config, 1));
+  CHECK_OK(rig_alloc(&r, 100 * MIB, r.streams[0], &block));
+  CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_DROP));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_FILL, 1, 1, 999));
+  CHECK(tarn_heap_wake(r.heap) != TARN_OK);
+  CHECK(rig_stats(&r).is_asleep);
+  CHECK_EQ(rig_state(&r).created_bytes, 0);
+  CHECK_OK(tarn_heap_wake(r.heap));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"a wake that fails at the end", wakes_in_vain},
     {"content is saved", content_is_saved},
     {"content is dropped", content_is_dropped},
     {"only what is live comes back", only_what_is_live_comes_back},
