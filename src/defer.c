@@ -53,6 +53,7 @@ static uint64_t slab_take_locked(tarn_heap *heap, tarni_deferred *to, uint64_t o
     to->large = block.extent;
   }
   tarni_count_free_locked(heap, slab);
+  tarni_histogram_defer_locked(heap, slab, true);
   return block.bytes;
 }
 
@@ -73,6 +74,7 @@ bool tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t off
 static void small_give_locked(tarn_heap *heap, uint32_t item, tarni_index lane) {
   const tarni_index slab = heap->pages[(uint64_t)item << 8 >> TARNI_GRANULE_LOG2];
   const uint32_t class_index = tarni_extent_at(heap, slab)->class_index;
+  tarni_histogram_defer_locked(heap, tarni_extent_at(heap, slab), false);
   heap->pending_bytes -= tarni_class_size(class_index);
   tarni_bin_put_locked(heap, lane, class_index, item);
 }
@@ -84,6 +86,7 @@ static void large_give_locked(tarn_heap *heap, tarni_index index, tarni_index la
   if (heap->buckets != NULL) {
     tarni_bucket_keep_locked(heap, index, &order);
   } else {
+    tarni_histogram_defer_locked(heap, tarni_extent_at(heap, index), false);
     tarni_slab_release_locked(heap, index, &order);
   }
 }
@@ -102,6 +105,10 @@ void tarni_deferred_give_locked(tarn_heap *heap, tarni_deferred *deferred, tarni
   while (deferred->uses != NULL) {
     tarni_uses *uses = deferred->uses;
     deferred->uses = uses->next;
+    if (heap->buckets == NULL) {
+      const tarni_index slab = heap->pages[uses->offset >> TARNI_GRANULE_LOG2];
+      tarni_histogram_defer_locked(heap, tarni_extent_at(heap, slab), false);
+    }
     tarni_uses_pend_locked(heap, uses, lane);
   }
   deferred->n_blocks = 0;

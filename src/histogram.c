@@ -9,13 +9,15 @@
 #include "base/bits.h"
 #include "internal.h"
 
-enum { HISTOGRAM_ROWS = TARNI_CLASS_COUNT + TARNI_LARGE_ROWS };
-
-_Static_assert((int)HISTOGRAM_ROWS <= (int)TARN_HISTOGRAM_CAPACITY, "every size has a row");
+_Static_assert((int)TARNI_ROWS <= (int)TARN_HISTOGRAM_CAPACITY, "every size has a row");
 
 static uint32_t row_of(const tarni_extent *slab) {
   return slab->class_index != TARNI_CLASS_COUNT ? slab->class_index
                                                 : TARNI_CLASS_COUNT + tarni_large_row(slab->size);
+}
+
+void tarni_histogram_defer_locked(tarn_heap *heap, const tarni_extent *slab, bool is_deferred) {
+  heap->deferred_blocks[row_of(slab)] += is_deferred ? 1 : -1u;
 }
 
 /* Where blocks are grants. */
@@ -37,7 +39,7 @@ static void rows_count_grants_locked(tarn_heap *heap, tarn_histogram_row *rows) 
 }
 
 /* Blocks of all states, in cached_blocks for now, and those that are pending. */
-static void rows_count_locked(tarn_heap *heap, tarn_histogram_row rows[HISTOGRAM_ROWS]) {
+static void rows_count_locked(tarn_heap *heap, tarn_histogram_row rows[TARNI_ROWS]) {
   if (heap->buckets != NULL) {
     rows_count_grants_locked(heap, rows);
     return;
@@ -54,12 +56,15 @@ static void rows_count_locked(tarn_heap *heap, tarn_histogram_row rows[HISTOGRAM
     const tarni_index slab = heap->pages[uses->offset >> TARNI_GRANULE_LOG2];
     rows[row_of(tarni_extent_at(heap, slab))].pending_blocks++;
   }
+  for (uint32_t i = 0; i < TARNI_ROWS; i++) {
+    rows[i].pending_blocks += heap->deferred_blocks[i];
+  }
 }
 
 static void rows_fill(const tarn_heap *heap, const tarni_counts *counts,
-                      tarn_histogram_row rows[HISTOGRAM_ROWS]) {
+                      tarn_histogram_row rows[TARNI_ROWS]) {
   const uint64_t least = heap->buckets != NULL ? 1 : TARNI_GRANULE;
-  for (uint32_t i = 0; i < HISTOGRAM_ROWS; i++) {
+  for (uint32_t i = 0; i < TARNI_ROWS; i++) {
     tarn_histogram_row *row = &rows[i];
     if (i < TARNI_CLASS_COUNT) {
       row->block_bytes = tarni_class_size(i);
@@ -82,14 +87,14 @@ tarn_status tarn_heap_get_histogram(tarn_heap *heap, tarn_heap_histogram *histog
   tarn_heap_histogram full = {.size = sizeof(full)};
   TARN_TRY(tarni_struct_out(histogram, &full, sizeof(full), "tarn_heap_get_histogram"));
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_get_histogram"));
-  tarn_histogram_row rows[HISTOGRAM_ROWS];
+  tarn_histogram_row rows[TARNI_ROWS];
   memset(rows, 0, sizeof(rows));
   tarni_lock_acquire(&heap->lock);
   const tarni_counts counts = tarni_counts_exactly_locked(heap);
   rows_count_locked(heap, rows);
   tarni_lock_release(&heap->lock);
   rows_fill(heap, &counts, rows);
-  for (uint32_t i = 0; i < HISTOGRAM_ROWS; i++) {
+  for (uint32_t i = 0; i < TARNI_ROWS; i++) {
     if (rows[i].allocations != 0) {
       full.rows[full.n_rows++] = rows[i];
     }

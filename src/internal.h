@@ -650,6 +650,8 @@ tarn_status tarni_graphs_close(tarn_heap *heap, bool is_lost);
 tarn_status tarni_arenas_close(tarn_heap *heap, bool is_lost);
 uint64_t tarni_arenas_live_held(const tarn_heap *heap);
 tarn_status tarni_arenas_check_held(const tarn_heap *heap);
+/* histogram.c: a block that captures keep, or do not any more. */
+void tarni_histogram_defer_locked(tarn_heap *heap, const tarni_extent *slab, bool is_deferred);
 /* Counts the blocks that captures keep, for the check; gives their bytes. */
 uint64_t tarni_deferred_see_locked(tarn_heap *heap);
 

@@ -197,7 +197,7 @@ typedef struct tarni_uses {
 /* ---- Counts ---- */
 
 /* Large blocks are counted by the logarithm of their granules. */
-enum { TARNI_LARGE_ROWS = 48 };
+enum { TARNI_LARGE_ROWS = 48, TARNI_ROWS = TARNI_CLASS_COUNT + TARNI_LARGE_ROWS };
 
 typedef struct tarni_large_counts {
   uint64_t allocs, frees, alloc_bytes, free_bytes;
@@ -467,6 +467,7 @@ struct tarn_heap {
   uint32_t n_caches;
   uint64_t shelf_limits; /* of all shelves */
   uint64_t reserved_bytes, reserved_peak_bytes, limit_bytes, pending_bytes;
+  uint32_t deferred_blocks[TARNI_ROWS];          /* that captures keep, by size (histogram.c) */
   uint64_t quarantined_bytes;                    /* of unfinished growths; part of reserved_bytes */
   uint64_t unreturned_bytes;                     /* not part of them */
   tarni_unreturned unreturned[TARNI_UNRETURNED]; /* taken to wait for the device (order.c) */

@@ -246,7 +246,39 @@ static void wrong_calls(void) {
   rig_close(&r);
 }
 
+/* What is given back inside a capture waits for it: small and large ones, and those with a use. */
+static void freed_in_capture(void) {
+  rig r;
+  tarn_ptr blocks[3];
+  static const uint64_t sizes[3] = {1000, 3 << 20, 5 << 20};
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 2));
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(tarn_alloc(r.heap, sizes[i], r.streams[0], &blocks[i]));
+  }
+  CHECK_OK(tarn_use(r.heap, blocks[2], r.streams[1]));
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+  }
+  tarn_heap_histogram histogram = {.size = sizeof(histogram)};
+  CHECK_OK(tarn_heap_get_histogram(r.heap, &histogram));
+  CHECK_EQ(histogram.n_rows, 3);
+  for (uint64_t i = 0; i < histogram.n_rows; i++) {
+    CHECK_EQ(histogram.rows[i].pending_blocks, 1);
+    CHECK_EQ(histogram.rows[i].live_blocks, 0);
+  }
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_OK(tarn_heap_get_histogram(r.heap, &histogram));
+  for (uint64_t i = 0; i < histogram.n_rows; i++) {
+    CHECK_EQ(histogram.rows[i].pending_blocks, 0);
+    CHECK_EQ(histogram.rows[i].cached_blocks, 0);
+  }
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"freed in a capture", freed_in_capture},
     {"a script", a_script},
     {"threads that are gone", threads_that_are_gone},
     {"fragmentation", fragmentation},
