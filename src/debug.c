@@ -482,11 +482,16 @@ static tarn_status free_at_once(tarn_heap *heap, debug_record *record, tarn_stre
 }
 
 /* Where the block cannot be undressed in the order of its streams: one of them is gone, or there is
- * no memory. A secure heap clears it all the same, when the device has nothing to do. */
+ * no memory. A secure heap clears it all the same, and where other streams used it when the device
+ * has nothing to do; not if there is no memory even for that. */
 static tarn_status free_undressed(tarn_heap *heap, debug_record *record, tarn_stream stream) {
   if (heap->care.is_secure) {
-    TARN_TRY(tarni_device_await(heap));
-    TARN_TRY(tarni_port_fill(heap->port, heap->base + record->offset, 0, record->bytes, stream));
+    tarn_status status =
+        tarni_block_has_uses(heap, record->offset) ? tarni_device_await(heap) : TARN_OK;
+    if (status == TARN_OK) {
+      status = tarni_port_fill(heap->port, heap->base + record->offset, 0, record->bytes, stream);
+    }
+    TARN_TRY(status != TARN_HOST_MEMORY ? status : TARN_OK);
   }
   return free_at_once(heap, record, stream);
 }

@@ -180,7 +180,7 @@ static void bare_free_locked(tarn_heap *heap, uint64_t offset, tarni_index lane)
   }
 }
 
-static bool has_uses(const tarn_heap *heap, uint64_t offset) {
+bool tarni_block_has_uses(const tarn_heap *heap, uint64_t offset) {
   return offset < heap->small_end
              ? (heap->states[offset >> 8] & TARNI_SMALL_USED) != 0
              : heap->extents[heap->pages[offset >> TARNI_GRANULE_LOG2]].has_uses;
@@ -194,7 +194,7 @@ TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for
   do {
     tarni_index lane;
     TARN_TRY(bare_lane(heap, stream, &lane));
-    if (has_uses(heap, offset)) {
+    if (tarni_block_has_uses(heap, offset)) {
       status = tarni_uses_free(heap, offset, lane, stream);
       continue;
     }
@@ -211,7 +211,7 @@ TARNI_SLOW /* Frees a block straight into its lane, where there is no memory for
 
 static tarn_status free_cached(tarn_heap *heap, tarni_cache *cache, uint64_t offset,
                                tarn_stream stream) {
-  if (TARNI_UNLIKELY(has_uses(heap, offset))) {
+  if (TARNI_UNLIKELY(tarni_block_has_uses(heap, offset))) {
     return tarni_uses_free(heap, offset, cache->lane, stream);
   }
   return offset < heap->small_end
