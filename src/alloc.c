@@ -95,7 +95,7 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
   if (item != UINT32_MAX) {
     return TARN_OK;
   }
-  return is_dead ? TARNI_RETIRED : status;
+  return is_dead && status == TARN_OK ? TARNI_RETIRED : status;
 }
 
 /* Whole units are best begun at a unit: all of their chunks can go elsewhere once the block is
@@ -155,7 +155,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
     *block = heap->base + tarni_extent_at(heap, extent)->offset;
   }
   tarni_lock_release(&heap->lock);
-  return is_dead ? TARNI_RETIRED : status;
+  return is_dead && status == TARN_OK ? TARNI_RETIRED : status;
 }
 
 /* ---- Hits ---- */

@@ -320,8 +320,8 @@ static void reap_doomed(tarn_heap *heap) {
 }
 
 /* A live block is kept for its lane. TARNI_RETIRED: the lane is not the stream's any more. */
-static tarn_status block_keep(tarn_heap *heap, tarn_ptr block, tarni_index lane,
-                              tarn_stream stream) {
+static tarn_status block_keep(tarn_heap *heap, tarn_ptr block, tarni_index lane, tarn_stream stream,
+                              bool *is_full) {
   tarni_index index;
   tarni_lock_acquire(&heap->lock);
   const bool is_its = tarni_lane_is_locked(heap, lane, stream);
@@ -333,6 +333,7 @@ static tarn_status block_keep(tarn_heap *heap, tarn_ptr block, tarni_index lane,
     count_free_locked(heap, grant);
     tarni_bucket_keep_locked(heap, index, &order);
   }
+  *is_full = heap->buckets->n_doomed != 0;
   tarni_lock_release(&heap->lock);
   if (has_uses) {
     return tarni_uses_free(heap, block, lane, stream);
@@ -352,14 +353,12 @@ tarn_status tarni_bucket_free(tarn_heap *heap, tarn_ptr block, tarn_stream strea
     return tarni_block_refuse(heap, block, "tarn_free");
   }
   tarn_status status;
+  bool is_full;
   do {
     tarni_index lane;
     TARN_TRY(lane_of_free(heap, stream, &lane));
-    status = block_keep(heap, block, lane, stream);
+    status = block_keep(heap, block, lane, stream, &is_full);
   } while (status == TARNI_RETIRED);
-  tarni_lock_acquire(&heap->lock);
-  const bool is_full = heap->buckets->n_doomed != 0;
-  tarni_lock_release(&heap->lock);
   if (is_full) {
     reap_doomed(heap);
   }

@@ -279,6 +279,7 @@ tarn_status tarni_bucket_obtain(tarn_heap *heap, const tarni_bucket_need *need, 
   tarn_status status;
   for (;;) {
     at.trouble.status = TARN_OK;
+    at.is_over = false;
     tarni_captures_reap(heap);
     tarni_lock_acquire(&heap->grow);
     status = climb_from_start(&at);

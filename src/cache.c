@@ -394,16 +394,19 @@ tarni_cache *tarni_cache_known(tarn_heap *heap, tarn_stream stream) {
 
 /* Whether the handle still means the stream that the cache is for. If not, that one is gone and was
  * not retired: the cache is given up, and what waits for the stream is quarantined. */
-static tarn_status cache_verify(tarn_heap *heap, tarni_cache **found) {
+static tarn_status cache_verify(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
   tarni_cache *cache = *found;
   uint64_t id;
-  TARN_TRY(tarni_port_stream_id(heap->port, cache->stream, &id));
+  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
   tarni_lock_acquire(&heap->lock);
   tarni_lane *lane = &heap->lanes[cache->lane];
-  if (lane->stream_id != id) {
+  const bool is_dead = tarni_cache_is_dead(cache); /* retired by another thread meanwhile */
+  if (!is_dead && lane->stream_id != id) {
     tarni_cache_empty_locked(heap, cache);
     lane_leave_locked(heap, cache);
     lane->is_lost = lane->is_lost || !lane->is_retired;
+  }
+  if (is_dead || lane->stream_id != id) {
     tarni_hot_cache = *found = NULL;
   }
   tarni_lock_release(&heap->lock);
@@ -463,9 +466,13 @@ static tarn_status cache_add(tarn_heap *heap, tarn_stream stream, tarni_cache **
 }
 
 tarn_status tarni_cache_look_up(tarn_heap *heap, tarn_stream stream, tarni_cache **found) {
+  if (stream == TARNI_NO_STREAM) {
+    return tarni_fail(TARN_INVALID, "tarn_alloc", NULL, "Pass a stream of the heap's device.",
+                      "the handle 0x%llx is no stream's", (unsigned long long)(uintptr_t)stream);
+  }
   tarni_hot_cache = *found = tarni_cache_known(heap, stream);
   if (*found != NULL && heap->care.is_verifying_streams) {
-    TARN_TRY(cache_verify(heap, found));
+    TARN_TRY(cache_verify(heap, stream, found));
   }
   while (*found == NULL) {
     TARN_TRY(cache_add(heap, stream, found));

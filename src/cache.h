@@ -92,7 +92,7 @@ static inline bool tarni_cache_is_for(tarni_cache *cache, tarn_heap *heap, tarn_
       !tarni_cache_enter(cache)) {
     return false;
   }
-  const bool is_it = cache->stream == stream;
+  const bool is_it = cache->stream == stream && !tarni_cache_is_dead(cache);
   tarni_cache_leave(cache);
   return is_it;
 }

@@ -456,7 +456,7 @@ static tarn_status block_undress(tarn_heap *heap, const debug_record *record, ta
   if (heap->care.guard_bytes == 0 && !heap->debug->fills_freed) {
     return TARN_OK;
   }
-  TARN_TRY(tarni_uses_absorb(heap, record->offset, lane));
+  TARN_TRY(tarni_uses_absorb(heap, record->offset, lane, stream));
   TARN_TRY(guard_check(heap, record, stream));
   return heap->debug->fills_freed ? tarni_port_fill(heap->port, heap->base + record->offset,
                                                     heap->debug->freed, record->bytes, stream)
@@ -496,18 +496,37 @@ static tarn_status free_undressed(tarn_heap *heap, debug_record *record, tarn_st
   return free_at_once(heap, record, stream);
 }
 
-static tarn_status free_into_quarantine(tarn_heap *heap, debug_record *record, tarni_index lane) {
+static tarn_status free_into_quarantine(tarn_heap *heap, debug_record *record, tarni_index lane,
+                                        tarn_stream stream) {
   record_trail(heap, record, TRAIL_FREE);
   tarni_lock_acquire(&heap->lock);
-  quarantine_enter_locked(heap, record, lane);
+  const bool is_its = tarni_lane_is_locked(heap, lane, stream);
+  if (is_its) {
+    quarantine_enter_locked(heap, record, lane);
+  }
   const bool is_full = heap->debug->held_bytes > heap->care.quarantine_bytes;
   tarni_lock_release(&heap->lock);
+  if (!is_its) {
+    return TARNI_RETIRED;
+  }
   if (is_full) {
     tarni_lock_acquire(&heap->grow);
     quarantine_trim_grow(heap, heap->care.quarantine_bytes);
     tarni_lock_release(&heap->grow);
   }
   return TARN_OK;
+}
+
+/* TARNI_RETIRED: the lane is not the stream's any more, and the block is as it was. */
+static tarn_status free_in_order(tarn_heap *heap, debug_record *record, tarn_stream stream,
+                                 tarni_index lane) {
+  const tarn_status undressed = block_undress(heap, record, stream, lane);
+  if (undressed == TARN_STATE || undressed == TARN_HOST_MEMORY) {
+    return free_undressed(heap, record, stream);
+  }
+  TARN_TRY(undressed);
+  return heap->care.quarantine_bytes != 0 ? free_into_quarantine(heap, record, lane, stream)
+                                          : free_at_once(heap, record, stream);
 }
 
 /* While the heap sleeps there is nothing to look at or to fill. */
@@ -523,19 +542,21 @@ tarn_status tarni_debug_free(tarn_heap *heap, uint64_t offset, tarn_stream strea
     return free_at_once(heap, record, stream);
   }
   TARN_TRY(capture_refuse(heap, stream, "tarn_free"));
-  tarni_cache *cache;
-  const tarn_status status = tarni_cache_find(heap, stream, &cache);
-  if (status == TARN_HOST_MEMORY || status == TARN_LIMIT || status == TARN_CAPTURE) {
-    return free_undressed(heap, record, stream); /* it never fails for lack of memory, or a name */
-  }
-  TARN_TRY(status);
-  const tarn_status undressed = block_undress(heap, record, stream, cache->lane);
-  if (undressed == TARN_STATE || undressed == TARN_HOST_MEMORY) {
-    return free_undressed(heap, record, stream);
-  }
-  TARN_TRY(undressed);
-  return heap->care.quarantine_bytes != 0 ? free_into_quarantine(heap, record, cache->lane)
-                                          : free_at_once(heap, record, stream);
+  tarn_status status;
+  do {
+    tarni_cache *cache;
+    status = tarni_cache_find(heap, stream, &cache);
+    if (status == TARN_HOST_MEMORY || status == TARN_LIMIT || status == TARN_CAPTURE) {
+      return free_undressed(heap, record, stream); /* never fails for lack of memory, or a name */
+    }
+    TARN_TRY(status);
+    status = free_in_order(heap, record, stream, cache->lane);
+    tarni_index lane; /* or the thread, which is about to end, has a new name */
+    if (status == TARNI_RETIRED && tarni_lane_known(heap, stream, &lane) != TARN_OK) {
+      return free_undressed(heap, record, stream);
+    }
+  } while (status == TARNI_RETIRED);
+  return status;
 }
 
 /* Freed inside a capture: nothing can be looked at or filled then, and the memory becomes somebody

@@ -239,6 +239,10 @@ tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream strea
     }
     TARN_TRY(status);
     status = free_cached(heap, cache, offset, stream);
+    tarni_index lane; /* or the thread, which is about to end, has a new name */
+    if (status == TARNI_RETIRED && tarni_lane_known(heap, stream, &lane) != TARN_OK) {
+      return free_bare(heap, offset, stream);
+    }
   } while (status == TARNI_RETIRED);
   return status;
 }

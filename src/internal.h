@@ -573,7 +573,8 @@ tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane, 
 void tarni_uses_hold_locked(tarn_heap *heap, tarni_uses *uses, uint64_t offset, tarni_index lane);
 /* Makes the lane's stream wait, on the GPU, for all other uses of a live block, which are forgotten
  * then: its order is the lane's alone. */
-tarn_status tarni_uses_absorb(tarn_heap *heap, uint64_t offset, tarni_index lane);
+tarn_status tarni_uses_absorb(tarn_heap *heap, uint64_t offset, tarni_index lane,
+                              tarn_stream stream);
 void tarni_uses_close(tarn_heap *heap);
 
 /* ---- block.c: what a pointer is ---- */

@@ -181,20 +181,34 @@ static tarn_status lane_retire_grow(tarn_heap *heap, tarni_index index, uint64_t
   return status;
 }
 
-tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarn_stream stream) {
-  uint64_t id;
-  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
+/* Empties the lane, if it is the stream's. */
+static bool lane_close(tarn_heap *heap, tarni_index index, uint64_t id, uint64_t *ticket) {
   tarni_lock_acquire(&heap->lock);
-  const tarni_index index = lane_known(heap, id, stream);
-  uint64_t ticket = 0;
-  if (index != 0) {
+  const bool is_its = heap->lanes[index].stream_id == id && is_taken(&heap->lanes[index]);
+  if (is_its) {
     tarni_cache_empty_all_locked(heap, index, true);
     const tarni_sweep sweep = {.first = index, .end = index + 1, .is_thorough = true};
     (void)tarni_slab_collect_locked(heap, &sweep);
-    ticket = lane_leave_locked(heap, index);
+    *ticket = lane_leave_locked(heap, index);
   }
   tarni_lock_release(&heap->lock);
-  return index != 0 ? lane_retire_grow(heap, index, ticket) : TARN_OK;
+  return is_its;
+}
+
+/* There may be two, where an earlier try has failed and others were at work on it meanwhile. */
+tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarn_stream stream) {
+  uint64_t id, ticket;
+  TARN_TRY(tarni_port_stream_id(heap->port, stream, &id));
+  tarni_lock_acquire(&heap->lock);
+  (void)lane_known(heap, id, stream); /* so that it has its name */
+  const uint32_t n = heap->n_lanes;
+  tarni_lock_release(&heap->lock);
+  for (tarni_index i = 1; i < n; i++) {
+    if (lane_close(heap, i, id, &ticket)) {
+      TARN_TRY(lane_retire_grow(heap, i, ticket));
+    }
+  }
+  return TARN_OK;
 }
 
 /* Default streams of threads that are gone, and have given their caches back: what they were given

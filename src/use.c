@@ -162,10 +162,13 @@ void tarni_uses_hold_locked(tarn_heap *heap, tarni_uses *uses, uint64_t offset, 
   heap->pending = uses;
 }
 
-tarn_status tarni_uses_absorb(tarn_heap *heap, uint64_t offset, tarni_index lane) {
-  tarn_status status = TARN_OK;
+tarn_status tarni_uses_absorb(tarn_heap *heap, uint64_t offset, tarni_index lane,
+                              tarn_stream stream) {
   bool is_over = false;
   tarni_lock_acquire(&heap->grow);
+  tarni_lock_acquire(&heap->lock);
+  tarn_status status = tarni_lane_is_locked(heap, lane, stream) ? TARN_OK : TARNI_RETIRED;
+  tarni_lock_release(&heap->lock);
   for (uint32_t i = 0; status == TARN_OK && !is_over; i++) {
     tarni_order order = {0};
     tarni_lock_acquire(&heap->lock);

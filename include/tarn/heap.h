@@ -154,7 +154,8 @@ TARN_API tarn_status tarn_use(tarn_heap *heap, tarn_ptr block, tarn_stream strea
 
 /* To be called before a stream is destroyed: what the heap keeps for it goes to all streams once
  * its work is complete. A stream that goes on after that is a new one to the heap: blocks that were
- * named for it by tarn_use are to be named again. Other threads may be at work on it meanwhile. */
+ * named for it by tarn_use are to be named again. Other threads may allocate and free on it
+ * meanwhile; what they name by tarn_use is theirs to order. */
 TARN_API tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream);
 
 enum { TARN_BLOCK_FRAMES = 32 };

@@ -40,6 +40,7 @@ static void *late_work(void *user) {
   for (int i = 0; i < 40; i++) {
     CHECK_OK(rig_alloc(&l->r, 300, PER_THREAD, &l->blocks[i]));
   }
+  CHECK_OK(tarn_use(l->r.heap, l->blocks[0].address, l->r.streams[0]));
   CHECK_EQ(pthread_setspecific(l->key, l), 0);
   return NULL;
 }
@@ -191,6 +192,33 @@ static void retired_in_use_pool(void) {
   retired_in_use_with(&config, N_RETIRES / 4);
 }
 
+static void retired_in_use_verified(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
+  retired_in_use_with(&config, N_RETIRES);
+}
+
+static void retired_in_use_quarantined(void) {
+  const tarn_heap_config config = {
+      .size = sizeof(config), .quarantine_bytes = MIB, .fill_free = 0x5a};
+  retired_in_use_with(&config, N_RETIRES / 4);
+}
+
+/* A try that failed has left two records of the stream, since it was used meanwhile. */
+static void two_records(void) {
+  rig r;
+  tarni_index first, second;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_OK(tarni_lane_find(r.heap, r.streams[0], &first));
+  r.heap->lanes[first].is_leaving = true;
+  CHECK_OK(tarni_lane_find(r.heap, r.streams[0], &second));
+  r.heap->lanes[first].is_leaving = false;
+  CHECK(first != second);
+  CHECK(!r.heap->lanes[first].is_lost); /* it is no namesake */
+  CHECK_OK(tarn_stream_retire(r.heap, r.streams[0]));
+  CHECK(r.heap->lanes[first].is_retired && r.heap->lanes[second].is_retired);
+  rig_close(&r);
+}
+
 static void *retire_too(void *user) {
   race *c = user;
   for (;;) {
@@ -298,12 +326,75 @@ static void retired_while_asking(void) {
   rig_close(&a.r);
 }
 
+/* The program retires the stream itself, and has nothing to give: it is asked once. */
+static bool retire_only(tarn_heap *heap, uint64_t bytes, void *user) {
+  ask *a = user;
+  CHECK(bytes != 0);
+  a->n_asked++;
+  CHECK_OK(tarn_stream_retire(heap, a->r.streams[0]));
+  return a->n_asked > 100; /* for ever, then */
+}
+
+static void retired_by_asked(void) {
+  static ask a;
+  a = (ask){0};
+  const tarn_heap_config config = {.size = sizeof(config),
+                                   .limit_bytes = 4 * MIB,
+                                   .on_shortage = retire_only,
+                                   .on_shortage_user = &a};
+  rig_block blocks[8];
+  int n = 0;
+  REQUIRE(rig_open(&a.r, "sim:64M", &config, 1));
+  CHECK_STATUS(rig_alloc(&a.r, 6 * MIB, a.r.streams[0], &blocks[0]), TARN_LIMIT);
+  CHECK_EQ(a.n_asked, 1);
+  while (n < 8 && rig_alloc(&a.r, MIB, a.r.streams[0], &blocks[n]) == TARN_OK) {
+    n++;
+  }
+  CHECK_EQ(n, 4);
+  CHECK_EQ(a.n_asked, 2);
+  while (n != 0) {
+    CHECK_OK(rig_free(&a.r, &blocks[--n], a.r.streams[0]));
+  }
+  rig_close(&a.r);
+}
+
+/* The same where it has: also in a heap with a limit of what is live, which was reached before. */
+static bool retire_and_free(tarn_heap *heap, uint64_t bytes, void *user) {
+  ask *a = user;
+  CHECK(bytes != 0);
+  CHECK_OK(rig_free(&a->r, &a->large, a->r.streams[0]));
+  CHECK_OK(tarn_stream_retire(heap, a->r.streams[0]));
+  return a->n_asked++ == 0;
+}
+
+static void retired_and_freed(void) {
+  static ask a;
+  a = (ask){0};
+  const tarn_heap_config config = {.size = sizeof(config),
+                                   .backing = TARN_BACKING_PLAIN,
+                                   .live_limit_bytes = 8 * MIB,
+                                   .on_shortage = retire_and_free,
+                                   .on_shortage_user = &a};
+  rig_block block;
+  REQUIRE(rig_open(&a.r, "sim:64M", &config, 1));
+  CHECK_OK(rig_alloc(&a.r, 6 * MIB, a.r.streams[0], &a.large));
+  CHECK_OK(rig_alloc(&a.r, 4 * MIB, a.r.streams[0], &block));
+  CHECK_EQ(a.n_asked, 1);
+  CHECK_OK(rig_free(&a.r, &block, a.r.streams[0]));
+  rig_close(&a.r);
+}
+
 static const test_case cases[] = {
     {"a thread that is at work after its name is gone", late_thread}, /* the first cache */
     {"a stream that others use", retired_in_use},
     {"the same with a pool of the driver's", retired_in_use_pool},
+    {"the same with verified streams", retired_in_use_verified},
+    {"the same with a quarantine", retired_in_use_quarantined},
+    {"a stream with two records", two_records},
     {"a stream that another thread retires, too", retired_twice},
     {"a stream whose allocation asks for memory", retired_while_asking},
+    {"by the program that is asked", retired_by_asked},
+    {"and that gives some", retired_and_freed},
 };
 
 TEST_MAIN(cases)
