@@ -332,7 +332,9 @@ static bool retire_only(tarn_heap *heap, uint64_t bytes, void *user) {
   CHECK(bytes != 0);
   a->n_asked++;
   CHECK_OK(tarn_stream_retire(heap, a->r.streams[0]));
-  return a->n_asked > 100; /* for ever, then */
+  const bool is_endless = a->n_asked > 100;
+  CHECK_OK(is_endless ? tarn_heap_set_limit(heap, 64 * MIB) : TARN_OK);
+  return is_endless;
 }
 
 static void retired_by_asked(void) {
