@@ -195,8 +195,8 @@ static inline const void *tarni_thread_of(tarn_stream stream) {
 }
 /* Whether the lane is still that stream's: between finding it and using it, with heap->lock held,
  * the stream may have been retired, and the record be another's. Then it is to be found again. A
- * function that cannot do that says TARNI_RETIRED, and nothing has happened. Under heap->grow, and
- * under heap->capture, no stream is retired. */
+ * function that cannot do that says TARNI_RETIRED, and nothing has happened. Under heap->grow no
+ * stream is retired, and under heap->capture none but those of threads that are gone. */
 bool tarni_lane_is_locked(const tarn_heap *heap, tarni_index lane, tarn_stream stream);
 #define TARNI_RETIRED ((tarn_status)UINT8_MAX) /* never seen by a caller of the library */
 /* The stream's lane is found by nobody any more, and everybody's once its work is complete. */
