@@ -3,15 +3,24 @@
  * Streams that are retired while others are at work on them, or retire them, too: a call that has
  * found the stream's record before finds another one, and no block is lost or handed out early. */
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
+#include <time.h>
 
 #include "base/rng.h"
 #include "internal.h"
 #include "support/rig.h"
 #include "support/test.h"
 
-enum { MIB = 1 << 20, N_MINE = 100, N_RETIRES = 40000, N_TWICE = 2000, N_STEPS = 60 };
+enum {
+  MIB = 1 << 20,
+  N_MINE = 100,
+  N_RETIRES = 40000,
+  N_TWICE = 2000,
+  N_STEPS = 60,
+  MAX_SECONDS = 8
+};
 
 #define PER_THREAD ((tarn_stream)2)
 
@@ -106,7 +115,12 @@ typedef struct race {
   atomic_bool is_over;
   tarn_stream twice; /* that two threads retire */
   pthread_barrier_t barrier;
+  time_t end; /* where threads run one at a time, and whoever can, it would take long */
 } race;
+
+static bool is_on(race *c) {
+  return !atomic_load(&c->is_over) && time(NULL) < c->end;
+}
 
 static uint64_t bytes_next(tarni_rng *rng) {
   return tarni_rng_below(rng, 4) == 0 ? 2 * MIB : 40000 + tarni_rng_below(rng, 8) * 10000;
@@ -125,7 +139,7 @@ static void *use_first(void *user) {
   rig_block blocks[N_MINE];
   tarni_rng rng = {(uintptr_t)&rng};
   int n = 0;
-  while (!atomic_load(&c->is_over)) {
+  while (is_on(c)) {
     steps_do(c, &rng, c->r.streams[0], blocks, &n);
   }
   while (n != 0) {
@@ -139,7 +153,7 @@ static void *use_own(void *user) {
   race *c = user;
   rig_block blocks[N_MINE];
   tarni_rng rng = {3};
-  while (!atomic_load(&c->is_over)) {
+  while (is_on(c)) {
     tarn_stream own;
     int n = 0;
     CHECK_OK(tarn_stream_create(c->r.device, &own));
@@ -168,12 +182,12 @@ static void race_end(race *c) {
 static void retired_in_use_with(const tarn_heap_config *config, int n_retires) {
   static race c;
   pthread_t threads[3];
-  c = (race){0};
+  c = (race){.end = time(NULL) + MAX_SECONDS};
   REQUIRE(rig_open(&c.r, "sim:4G", config, 1));
   REQUIRE(pthread_create(&threads[0], NULL, use_first, &c) == 0);
   REQUIRE(pthread_create(&threads[1], NULL, use_first, &c) == 0);
   REQUIRE(pthread_create(&threads[2], NULL, use_own, &c) == 0);
-  for (int i = 0; i < n_retires; i++) {
+  for (int i = 0; i < n_retires && is_on(&c); i++) {
     CHECK_OK(tarn_stream_retire(c.r.heap, c.r.streams[0]));
   }
   atomic_store(&c.is_over, true);
@@ -234,7 +248,7 @@ static void *retire_too(void *user) {
 /* Has the driver at work most of the time, so that others wait for their turn. */
 static void *grow_and_trim(void *user) {
   race *c = user;
-  while (!atomic_load(&c->is_over)) {
+  while (is_on(c)) {
     tarn_ptr blocks[8];
     for (uint64_t i = 0; i < 8; i++) {
       CHECK_OK(tarn_alloc(c->r.heap, (40 + i) * MIB, c->r.streams[0], &blocks[i]));
@@ -243,6 +257,7 @@ static void *grow_and_trim(void *user) {
       CHECK_OK(tarn_free(c->r.heap, blocks[i], c->r.streams[0]));
     }
     CHECK_OK(tarn_heap_trim(c->r.heap, 0));
+    (void)sched_yield();
   }
   return NULL;
 }
@@ -251,13 +266,13 @@ static void *grow_and_trim(void *user) {
 static void retired_twice(void) {
   static race c;
   pthread_t threads[3];
-  c = (race){0};
+  c = (race){.end = time(NULL) + MAX_SECONDS};
   REQUIRE(rig_open(&c.r, "sim:4G", NULL, 1));
   CHECK_EQ(pthread_barrier_init(&c.barrier, NULL, 2), 0);
   REQUIRE(pthread_create(&threads[0], NULL, use_own, &c) == 0);
   REQUIRE(pthread_create(&threads[1], NULL, retire_too, &c) == 0);
   REQUIRE(pthread_create(&threads[2], NULL, grow_and_trim, &c) == 0);
-  for (int i = 0; i < N_TWICE; i++) {
+  for (int i = 0; i < N_TWICE && is_on(&c); i++) {
     rig_block block;
     CHECK_OK(tarn_stream_create(c.r.device, &c.twice));
     CHECK_OK(rig_alloc(&c.r, 50000, c.twice, &block));
