@@ -40,8 +40,7 @@ typedef struct debug_record {
   tarni_uses *uses; /* for its quarantine; once in it, the list of pending blocks has it */
   struct debug_record *younger; /* in quarantine */
   bool is_freed;
-  bool is_scrubbed; /* for the heap's end, which may be tried again: its memory may be gone by then
-                     */
+  bool is_scrubbed; /* at the heap's end: its memory may be gone when that is tried again */
   uint32_t n_frames[TRAILS];
   void *frames[]; /* stack_depth of each */
 } debug_record;

@@ -40,8 +40,7 @@ static uint64_t slab_take_locked(tarn_heap *heap, tarni_deferred *to, uint64_t o
   tarni_extent *slab = tarni_extent_at(heap, block.extent);
   const bool is_small = slab->class_index != TARNI_CLASS_COUNT;
   const uint32_t item = (uint32_t)(offset >> 8);
-  const bool has_uses = is_small ? (heap->states[item] & TARNI_SMALL_USED) != 0 : slab->has_uses;
-  if (has_uses) {
+  if (tarni_block_has_uses(heap, offset)) {
     (void)uses_add(to, tarni_uses_detach_locked(heap, offset));
   } else if (is_small) {
     heap->states[item] = 0;

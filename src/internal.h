@@ -510,9 +510,9 @@ tarn_status tarni_alloc_plain(tarn_heap *heap, uint64_t bytes, uint64_t alignmen
 tarn_status tarni_free_plain(tarn_heap *heap, uint64_t offset, tarn_stream stream);
 /* The same where this thread has just used the stream: asks nobody what the handle means, and
  * cannot fail then, so that what was done before it need not be undone. pre: no buckets. */
+tarn_status tarni_free_known(tarn_heap *heap, uint64_t offset, tarn_stream stream);
 /* Whether a live block of a heap with slabs was named by tarn_use. */
 bool tarni_block_has_uses(const tarn_heap *heap, uint64_t offset);
-tarn_status tarni_free_known(tarn_heap *heap, uint64_t offset, tarn_stream stream);
 
 /* ---- watch.c: heaps that look at every call ---- */
 /* From here on every allocation and free comes to the functions below, until as many have ended. */

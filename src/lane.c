@@ -165,7 +165,7 @@ static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream)
 
 /* Who looks for the stream from here on gets another lane, and this one gives no more tickets: so
  * the fence that is recorded next proves all that it ever gave. Returns the last one. */
-static uint64_t lane_leave_locked(tarn_heap *heap, tarni_index index) {
+static uint64_t lane_freeze_locked(tarn_heap *heap, tarni_index index) {
   const uint64_t ticket = tarni_ticket_locked(heap, index);
   heap->lanes[index].is_leaving = true;
   return ticket;
@@ -189,7 +189,7 @@ static bool lane_close(tarn_heap *heap, tarni_index index, uint64_t id, uint64_t
     tarni_cache_empty_all_locked(heap, index, true);
     const tarni_sweep sweep = {.first = index, .end = index + 1, .is_thorough = true};
     (void)tarni_slab_collect_locked(heap, &sweep);
-    *ticket = lane_leave_locked(heap, index);
+    *ticket = lane_freeze_locked(heap, index);
   }
   tarni_lock_release(&heap->lock);
   return is_its;
@@ -219,7 +219,7 @@ static void orphans_retire_grow(tarn_heap *heap) {
     tarni_lock_acquire(&heap->lock);
     const bool is_left = lane->thread != NULL && tarni_thread_is_gone(lane->thread) &&
                          is_taken(lane) && atomic_load(&lane->n_caches) == 0;
-    const uint64_t ticket = is_left ? lane_leave_locked(heap, i) : 0;
+    const uint64_t ticket = is_left ? lane_freeze_locked(heap, i) : 0;
     tarni_lock_release(&heap->lock);
     if (is_left) {
       (void)lane_retire_grow(heap, i, ticket);
