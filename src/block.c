@@ -69,7 +69,7 @@ tarn_status tarni_block_refuse(tarn_heap *heap, tarn_ptr pointer, const char *op
   tarni_lock_acquire(&heap->lock);
   const bool is_block = tarni_block_find_locked(heap, offset, &block);
   char trail[BLOCK_TRAIL_TEXT];
-  tarni_debug_describe_locked(heap, is_block ? block.offset : offset, trail, sizeof(trail));
+  tarni_record_describe_locked(heap, is_block ? block.offset : offset, trail, sizeof(trail));
   tarni_lock_release(&heap->lock);
   const tarni_facts facts = {.device = heap->port->device.name};
   const unsigned long long address = pointer;
@@ -105,8 +105,9 @@ tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn_block_in
   tarn_block_info found = {
       .size = sizeof(found), .address = heap->base + block.offset, .usable_bytes = block.bytes};
   if (is_block && block.is_live && heap->debug != NULL) {
-    found.requested_bytes = tarni_debug_requested_locked(heap, block.offset);
-    found.n_frames = tarni_debug_frames_locked(heap, block.offset, found.frames, TARN_BLOCK_FRAMES);
+    found.requested_bytes = tarni_record_requested_locked(heap, block.offset);
+    found.n_frames =
+        tarni_record_frames_locked(heap, block.offset, found.frames, TARN_BLOCK_FRAMES);
   }
   tarni_lock_release(&heap->lock);
   tarn_block_info captured = {.size = sizeof(captured)};

@@ -62,7 +62,7 @@ bool tarni_deferred_add_locked(tarn_heap *heap, tarni_deferred *to, uint64_t off
   if (bytes == 0) {
     return false;
   }
-  tarni_debug_forget_locked(heap, offset);
+  tarni_record_forget_locked(heap, offset);
   heap->pending_bytes += bytes;
   to->n_blocks++;
   return true;

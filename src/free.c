@@ -336,7 +336,7 @@ static bool size_fits(const tarn_heap *heap, const tarni_block *block, uint64_t 
     return false;
   }
   if (heap->debug != NULL) { /* guards make blocks larger, and what was asked for is known */
-    return tarni_debug_requested_locked(heap, block->offset) == bytes;
+    return tarni_record_requested_locked(heap, block->offset) == bytes;
   }
   if (block->offset >= heap->small_end) {
     return tarni_align_up(bytes, TARNI_GRANULE) == block->bytes;

@@ -277,7 +277,7 @@ static tarn_status heap_give_back(tarn_heap *heap, bool has_live) {
     TARN_TRY(tarni_grants_give_back(heap));
     return tarni_fences_close(heap);
   }
-  tarni_debug_drain_grow(heap);
+  tarni_quarantine_drain_grow(heap);
   if (!tarni_is_asleep(heap)) {
     TARN_TRY(tarni_debug_scrub_once_grow(heap));
   }
@@ -333,7 +333,7 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   if (stats.live_blocks != 0) {
     char largest[HEAP_LEAK_TEXT];
     const tarni_facts facts = {.device = heap->port->device.name};
-    tarni_debug_leaks(heap, base, largest, sizeof(largest));
+    tarni_record_leaks(heap, base, largest, sizeof(largest));
     (void)tarni_fail(
         TARN_BUSY, "tarn_heap_destroy", &facts, "Free all blocks before the heap is destroyed.",
         "%llu blocks of %llu bytes were still live%s", (unsigned long long)stats.live_blocks,
@@ -408,7 +408,7 @@ tarn_status tarni_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   tarni_lock_acquire(&heap->grow);
   tarn_status status = tarni_sleep_refuse(heap, "tarn_heap_trim");
   if (status == TARN_OK) {
-    tarni_debug_drain_grow(heap);
+    tarni_quarantine_drain_grow(heap);
     do {
       tarni_uses_reap_grow(heap);
     } while (tarni_uses_are_pending(heap) && tarni_fences_wait_grow(heap));

@@ -22,7 +22,7 @@ static tarn_status live_refuse(tarn_heap *heap) {
 
 /* All that streams and threads have kept becomes free extents that nothing waits for. */
 static tarn_status reset_collect_grow(tarn_heap *heap) {
-  tarni_debug_drain_grow(heap);
+  tarni_quarantine_drain_grow(heap);
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
   tarni_lock_release(&heap->lock);

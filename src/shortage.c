@@ -398,7 +398,7 @@ static tarn_status climb_settled(shortage *at, tarn_status status) {
 static tarn_status climb_together(shortage *at, tarn_status status) {
   tarn_heap *heap = at->heap;
   const bool may_steal = heap->config.stealing != TARN_STEAL_NEVER;
-  tarni_debug_drain_grow(heap);
+  tarni_quarantine_drain_grow(heap);
   at->urgent = *at->need;
   at->urgent.is_short = true;
   at->urgent.alignment = at->need->least;

@@ -514,7 +514,7 @@ static tarn_status sleep_prepare_grow(tarn_heap *heap, tarn_sleep_content conten
   }
   TARN_TRY(device_await_all(heap, nap));
   tarni_lock_acquire(&heap->lock);
-  tarni_debug_release_locked(heap);
+  tarni_quarantine_release_locked(heap);
   tarni_lock_release(&heap->lock);
   collect_complete(heap);
   TARN_TRY(tarni_grow_reap_grow(heap)); /* which brings aliases back */
@@ -551,7 +551,7 @@ static tarn_status sleep_undo_grow(tarn_heap *heap) {
 static tarn_status sleep_grow(tarn_heap *heap, tarn_sleep_content content) {
   TARN_TRY(tarni_sleep_refuse(heap, "tarn_heap_sleep"));
   TARN_TRY(captures_refuse(heap, content));
-  tarni_debug_drain_grow(heap);
+  tarni_quarantine_drain_grow(heap);
   set_asleep(heap, true);
   const tarn_status status = sleep_prepare_grow(heap, content);
   if (status != TARN_OK) {

@@ -187,7 +187,7 @@ typedef struct tarni_uses {
   struct tarni_uses *next;
   uint64_t offset; /* of the block */
   uint64_t bytes;
-  bool is_held; /* freed, but kept out of use (debug.c) */
+  bool is_held; /* freed, but kept out of use (quarantine.c) */
   uint32_t n_lanes, capacity;
   tarni_index free_lane; /* once freed */
   uint64_t free_ticket;
