@@ -140,6 +140,44 @@ static void child_with_its_own_heap(void) {
   rig_close(&r);
 }
 
+/* How many calls of the parent's simulated GPU did not say TARN_FORKED, and what went wrong on one
+ * of the child's own. */
+static int work_on_own_device(rig *r) {
+  const tarn_sim_kernel kernel = {.size = sizeof(kernel)};
+  int n = tarn_sim_launch(r->device, &kernel, r->streams[0]) != TARN_FORKED;
+  n += tarn_sim_progress(r->device, 1) != TARN_FORKED;
+  rig own;
+  rig_block block;
+  if (!rig_open(&own, "sim:64M,order=lazy,id=7", NULL, 1) ||
+      rig_alloc(&own, MIB, own.streams[0], &block) != TARN_OK) {
+    return 99;
+  }
+  n += tarn_sim_progress(own.device, 1000) != TARN_OK;
+  n += tarn_stream_synchronize(own.device, own.streams[0]) != TARN_OK;
+  n += rig_free(&own, &block, own.streams[0]) != TARN_OK;
+  rig_close(&own);
+  return n + test_case_failed();
+}
+
+/* What a parent's simulated GPU has still to do is not done by the child, on memory of both. */
+static void pending_work_is_the_parents(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 1));
+  CHECK_OK(rig_alloc(&r, MIB, r.streams[0], &block));
+  CHECK_OK(tarn_device_fill(r.device, block.address, 0x5a, MIB, r.streams[0]));
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  CHECK_OK(tarn_device_fill(r.device, block.address, 0xa5, MIB, r.streams[0]));
+  const uint8_t *bytes = (const uint8_t *)(uintptr_t)block.address;
+  CHECK_EQ(bytes[0], 0x5a);
+  CHECK_EQ(in_child(work_on_own_device, &r), 0);
+  CHECK_EQ(bytes[0], 0x5a);
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  CHECK_EQ(bytes[0], 0xa5);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  rig_close(&r);
+}
+
 typedef struct busy {
   rig *rig;
   atomic_bool is_over;
@@ -241,6 +279,7 @@ static const test_case cases[] = {
     {"a child is told that the heap is its parent's", child_is_told},
     {"a child, and heaps of driver allocations", child_is_told_of_grants},
     {"a child with a heap of its own", child_with_its_own_heap},
+    {"work that a parent left pending is its own", pending_work_is_the_parents},
     {"forked while others work", forked_while_others_work},
     {"a process that ends in the middle", process_that_ends_in_the_middle},
 };

@@ -15,21 +15,24 @@
 static tarni_lock sim_lock = TARNI_LOCK_INIT(TARNI_RANK_SIM);
 static pthread_once_t watch_once = PTHREAD_ONCE_INIT;
 
-/* The lock may be held by a thread that the child does not have. The devices are its parent's, and
- * refused to it; it may open others. */
-static void free_lock_in_child(void) {
+sim_world tarni_sim_world;
+
+/* The lock may be held by a thread that the child does not have, in the middle of a change. The
+ * devices are its parent's, refused to it, and their work is the parent's to do; it may open
+ * others, in a world of their own. */
+static void begin_anew_in_child(void) {
   tarni_lock_init(&sim_lock, TARNI_RANK_SIM);
+  tarni_sim_world = (sim_world){.last_stream_id = tarni_sim_world.last_stream_id,
+                                .last_capture_id = tarni_sim_world.last_capture_id};
 }
 
 static void watch_forks(void) {
-  (void)pthread_atfork(NULL, NULL, free_lock_in_child);
+  (void)pthread_atfork(NULL, NULL, begin_anew_in_child);
 }
 
 void tarni_sim_watch_forks(void) {
   (void)pthread_once(&watch_once, watch_forks);
 }
-
-sim_world tarni_sim_world;
 
 /* What a call costs on an H200, in nanoseconds: a base, and a part for each whole MiB that is
  * charged when the call succeeds (for ACCESS and UNMAP the base counts for every mapping

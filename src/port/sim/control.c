@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The public face of the simulated GPU (tarn/sim.h): kernels, owners, findings, faults. */
+#include "base/fork.h"
 #include "port/sim/sim.h"
 
 static tarn_status control_begin(tarn_device *handle, const char *operation, sim_device **device) {
@@ -10,6 +11,11 @@ static tarn_status control_begin(tarn_device *handle, const char *operation, sim
                       "Open the simulated GPU: tarn_device_open(\"sim\", &device).",
                       "the device is %s, not a simulated GPU",
                       port == NULL ? "NULL" : port->device.name);
+  }
+  if (port->fork != tarni_fork_count()) {
+    return tarni_fail(TARN_FORKED, operation, NULL,
+                      "Open devices after fork, in the process that uses them.",
+                      "the parent process opened %s", port->device.name);
   }
   *device = (sim_device *)port;
   tarni_sim_lock();
