@@ -26,26 +26,42 @@ enum {
   PIECES_A_HELPER_IN = 2,
   PIECES_A_HELPER_OUT = 1,
 };
+#define PIECES_MAX (UINT32_MAX - TARNI_SLOTS_MAX) /* so that counts of them have room */
 
 /* ---- Beginning and end ---- */
 
-static void job_cut(tarni_job *job, uint64_t piece_bytes) {
+/* False: there would be more pieces than can be counted, and nothing has changed. */
+static bool job_cut(tarni_job *job, uint64_t piece_bytes) {
+  const uint64_t n_pieces = (job->bytes - 1) / piece_bytes + 1;
+  if (n_pieces > PIECES_MAX) {
+    return false;
+  }
   job->piece_bytes = piece_bytes;
-  job->n_pieces = (uint32_t)((job->bytes - 1) / piece_bytes + 1);
+  job->n_pieces = (uint32_t)n_pieces;
+  return true;
 }
 
 /* Hands enough for all bytes, and pieces enough for all hands, but none smaller than is worth a
  * driver call. */
-static void job_shape(tarni_job *job) {
+static tarn_status job_shape(tarni_job *job) {
   const uint64_t n_full = job->bytes / job->copier->piece_bytes;
   const uint64_t n_helpers =
       tarni_max(1, n_full / (job->is_out ? PIECES_A_HELPER_OUT : PIECES_A_HELPER_IN));
   const uint64_t n_hands = tarni_min(n_helpers, job->copier->max_threads) + 1;
   const uint64_t share = tarni_align_up(job->bytes / (4 * n_hands) + 1, TARNI_PIECE_MIN);
   job->n_hands = (uint32_t)n_hands;
-  job_cut(job, tarni_min(job->copier->piece_bytes, share));
+  const uint64_t piece_bytes = tarni_min(job->copier->piece_bytes, share);
+  if (!job_cut(job, piece_bytes)) {
+    const tarni_facts facts = {.requested_bytes = job->bytes};
+    return tarni_fail(TARN_OVERFLOWED, "tarn_copier", &facts,
+                      "Check the size, or make the copier with a larger piece_bytes.",
+                      "%llu bytes are more than %llu pieces of %llu bytes",
+                      (unsigned long long)job->bytes, (unsigned long long)PIECES_MAX,
+                      (unsigned long long)piece_bytes);
+  }
   const uint64_t wanted = tarni_max(SLOTS_MIN, 2 * n_hands + 2);
   job->n_slots = (uint32_t)tarni_min(tarni_min(wanted, TARNI_SLOTS_MAX), job->n_pieces);
+  return TARN_OK;
 }
 
 /* A ring as large as it should be, or as the pool has room for. */
@@ -58,9 +74,7 @@ static tarn_status ring_take(tarni_job *job) {
     }
     if (job->n_slots > 1) {
       job->n_slots = (job->n_slots + 1) / 2;
-    } else if (job->piece_bytes / 2 >= TARNI_PIECE_LEAST) {
-      job_cut(job, job->piece_bytes / 2);
-    } else {
+    } else if (job->piece_bytes / 2 < TARNI_PIECE_LEAST || !job_cut(job, job->piece_bytes / 2)) {
       return status;
     }
   }
@@ -74,8 +88,10 @@ tarn_status tarni_job_begin(tarn_copier *copier, const tarni_job *shape, tarni_j
   }
   *made = *shape;
   made->copier = copier;
-  job_shape(made);
-  const tarn_status status = ring_take(made);
+  tarn_status status = job_shape(made);
+  if (status == TARN_OK) {
+    status = ring_take(made);
+  }
   if (status != TARN_OK) {
     free(made);
     return status;

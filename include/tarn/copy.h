@@ -40,7 +40,8 @@ TARN_API tarn_status tarn_copier_destroy(tarn_copier *copier);
 TARN_API tarn_status tarn_copier_stream_retire(tarn_copier *copier, tarn_stream stream);
 
 /* Copies host memory to the device in the order of the stream, and returns when it is there. Zero
- * bytes: nothing, success. When it fails the destination is undefined. */
+ * bytes: nothing, success. When it fails the destination is undefined. TARN_OVERFLOWED for a size
+ * that ends beyond the address space, or has more than about 2^32 pieces. */
 TARN_API tarn_status tarn_copy_in(tarn_copier *copier, tarn_ptr destination, const void *source,
                                   uint64_t bytes, tarn_stream stream);
 

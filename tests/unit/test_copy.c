@@ -228,6 +228,44 @@ static void wrong_arguments(void) {
   dock_close(&d);
 }
 
+/* More pieces than can be counted, to begin with or once memory is short: nothing is copied. */
+static void sizes_beyond_counting(void) {
+  static const struct {
+    uint64_t piece_bytes, live_limit_bytes, bytes;
+    tarn_status status;
+  } rows[] = {
+      {0, 0, (uint64_t)1 << 53, TARN_OVERFLOWED},
+      {0, 0, ((uint64_t)1 << 53) + 5, TARN_OVERFLOWED},
+      {4096, 0, (uint64_t)1 << 44, TARN_OVERFLOWED},
+      {4096, 0, ((uint64_t)1 << 44) + 5, TARN_OVERFLOWED},
+      {8192, 4096, ((uint64_t)1 << 44) + 5, TARN_LIMIT},
+  };
+  static uint8_t some[8192];
+  for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    const tarn_pinned_config limits = {
+        .size = sizeof(limits), .device = "sim:64M", .live_limit_bytes = rows[i].live_limit_bytes};
+    const tarn_copier_config config = {
+        .size = sizeof(config), .piece_bytes = rows[i].piece_bytes, .has_no_threads = true};
+    rig r;
+    tarn_ptr block = 0;
+    tarn_pinned *pool = NULL;
+    tarn_copier *copier = NULL;
+    tarn_copier_stats stats = {.size = sizeof(stats)};
+    REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+    REQUIRE_OK(tarn_pinned_create(&limits, &pool));
+    REQUIRE_OK(tarn_copier_create(pool, &config, &copier));
+    REQUIRE_OK(tarn_alloc(r.heap, sizeof(some), r.streams[0], &block));
+    CHECK_STATUS(tarn_copy_in(copier, block, some, rows[i].bytes, r.streams[0]), rows[i].status);
+    CHECK_STATUS(tarn_copy_out(copier, some, block, rows[i].bytes, r.streams[0]), rows[i].status);
+    CHECK_OK(tarn_copier_get_stats(copier, &stats));
+    CHECK_EQ(stats.bytes_in + stats.bytes_out, 0);
+    CHECK_OK(tarn_copier_destroy(copier));
+    CHECK_OK(tarn_pinned_destroy(pool, NULL));
+    CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+    rig_close(&r);
+  }
+}
+
 /* ---- Fences ---- */
 
 static void fences(void) {
@@ -388,6 +426,7 @@ static const test_case cases[] = {
     {"pinned_memory_goes_directly", pinned_memory_goes_directly},
     {"failed_ends", failed_ends},
     {"wrong_arguments", wrong_arguments},
+    {"sizes_beyond_counting", sizes_beyond_counting},
     {"fences", fences},
     {"fences_of_a_lost_device", fences_of_a_lost_device},
     {"captured_copies", captured_copies},
