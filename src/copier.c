@@ -184,16 +184,19 @@ static tarn_status request_check(const copy_request *request) {
   return TARN_OK;
 }
 
+static tarn_status capture_fail(const tarn_copier *copier, const tarni_capture_state *state,
+                                const char *operation, const char *remedy) {
+  const tarni_facts facts = {.device = copier->port->device.name};
+  return tarni_fail(TARN_CAPTURE, operation, &facts, remedy,
+                    "the stream is being captured (capture %llu)", (unsigned long long)state->id);
+}
+
 tarn_status tarni_copier_refuse_capture(const tarn_copier *copier, tarn_stream stream,
                                         const char *operation, const char *remedy) {
   tarni_capture_state state;
   TARN_TRY(tarni_port_capture_state(copier->port, stream, &state));
-  if (state.status == TARNI_CAPTURE_NONE) {
-    return TARN_OK;
-  }
-  const tarni_facts facts = {.device = copier->port->device.name};
-  return tarni_fail(TARN_CAPTURE, operation, &facts, remedy,
-                    "the stream is being captured (capture %llu)", (unsigned long long)state.id);
+  return state.status == TARNI_CAPTURE_NONE ? TARN_OK
+                                            : capture_fail(copier, &state, operation, remedy);
 }
 
 static tarn_status direct_copy(const copy_request *request) {
@@ -206,23 +209,19 @@ static tarn_status direct_copy(const copy_request *request) {
 }
 
 /* In a capture: pinned memory, no fence, no waiting; else an error that says what to do. */
-static tarn_status captured_copy(const copy_request *request, bool is_pinned) {
+static tarn_status captured_copy(const copy_request *request, const tarni_capture_state *state,
+                                 bool is_pinned) {
+  const char *remedy = NULL;
   if (request->waits) {
-    return tarni_copier_refuse_capture(request->copier, request->stream, request->operation,
-                                       "Use the asynchronous form, which the graph can hold.");
+    remedy = "Use the asynchronous form, which the graph can hold.";
+  } else if (!is_pinned) {
+    remedy = "Copy from and to memory that the graph can rely on: a block of tarn_pinned_alloc, or "
+             "memory given to tarn_host_register, kept as long as the graph.";
+  } else if (request->fence != NULL) {
+    remedy = "Pass NULL for the fence: the copy runs whenever the graph is launched.";
   }
-  if (!is_pinned) {
-    return tarni_copier_refuse_capture(
-        request->copier, request->stream, request->operation,
-        "Copy from and to memory that the graph can rely on: a block of tarn_pinned_alloc, or "
-        "memory given to tarn_host_register, kept as long as the graph.");
-  }
-  if (request->fence != NULL) {
-    return tarni_copier_refuse_capture(
-        request->copier, request->stream, request->operation,
-        "Pass NULL for the fence: the copy runs whenever the graph is launched.");
-  }
-  return direct_copy(request);
+  return remedy == NULL ? direct_copy(request)
+                        : capture_fail(request->copier, state, request->operation, remedy);
 }
 
 /* ---- The ways ---- */
@@ -365,7 +364,7 @@ static tarn_status copy_do(const copy_request *request) {
       tarn_host_is_pinned((tarn_device *)copier->port, request->host, request->bytes);
   tarn_status status;
   if (state.status != TARNI_CAPTURE_NONE) {
-    status = captured_copy(request, is_pinned);
+    status = captured_copy(request, &state, is_pinned);
   } else {
     status = is_pinned ? copy_direct(request) : copy_ordinary(request);
   }

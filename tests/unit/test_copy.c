@@ -386,6 +386,34 @@ static void captured_copies(void) {
   dock_close(&d);
 }
 
+/* The driver is asked once whether the stream is being captured, so that there are not two answers:
+ * another thread may end the capture at any time. */
+static void captures_are_asked_for_once(void) {
+  dock d;
+  REQUIRE(dock_open(&d, "sim:256M", NULL, 0, 1));
+  tarni_port *port = (tarni_port *)d.rig.device;
+  tarn_stream stream = d.rig.streams[0];
+  tarn_ptr block = 0;
+  uint8_t ordinary[256] = {0};
+  tarni_graph graph = NULL;
+  uint64_t n_failed = 1;
+  REQUIRE_OK(tarn_alloc(d.rig.heap, 256, stream, &block));
+  REQUIRE_OK(tarni_port_capture_begin(port, stream, TARNI_CAPTURE_THREAD_LOCAL));
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(tarn_sim_fail(d.rig.device, TARN_CALL_CAPTURE_STATE, 2, 1, 0));
+    CHECK_STATUS(i == 0 ? tarn_copy_in(d.copier, block, ordinary, 256, stream)
+                        : tarn_copy_in_async(d.copier, block, ordinary, 256, stream, NULL),
+                 TARN_CAPTURE);
+  }
+  CHECK_OK(tarn_sim_failed(d.rig.device, &n_failed));
+  CHECK_EQ(n_failed, 0);
+  CHECK_OK(tarn_sim_fail(d.rig.device, TARN_CALL_CAPTURE_STATE, 0, 0, 0));
+  REQUIRE_OK(tarni_port_capture_end(port, stream, &graph));
+  CHECK_OK(tarni_port_graph_destroy(port, graph, NULL));
+  CHECK_OK(tarn_free(d.rig.heap, block, stream));
+  dock_close(&d);
+}
+
 /* A copy cannot be awaited, and its stream is gone by then, perhaps with another in its place: what
  * it was staged in is kept until its own end is proven. */
 static void unproven_of_a_stream_that_goes(void) {
@@ -430,6 +458,7 @@ static const test_case cases[] = {
     {"fences", fences},
     {"fences_of_a_lost_device", fences_of_a_lost_device},
     {"captured_copies", captured_copies},
+    {"captures_are_asked_for_once", captures_are_asked_for_once},
     {"unproven_of_a_stream_that_goes", unproven_of_a_stream_that_goes},
 };
 
