@@ -6,7 +6,8 @@
  * Every call looks first and acts then: what can fail (room in a table, pinned memory) comes before
  * anything that can be seen. Pinned memory goes back exactly once: uploads in the order of the
  * stream that they were sent on, outputs after they were seen complete, and what never reached a
- * stream at once. What a failed call may have given to a stream is only given back in its order.
+ * stream at once. What a failed call may have given to a stream is only given back when it is seen
+ * complete, or in the stream's order.
  *
  * No locks: a batch belongs to one thread at a time. */
 #include "batch.h"
@@ -113,10 +114,51 @@ static void slabs_give(tarn_batch *batch, tarni_transfers *table, bool in_order,
   table->device_end = 0;
 }
 
+/* Has the stream tell when it is done with what it was given so far. */
+static tarn_status table_mark(tarn_batch *batch, tarni_transfers *table, tarn_stream stream) {
+  tarni_mark_give(batch->copier, table->mark);
+  table->mark = NULL;
+  table->is_pending = true;
+  table->stream = stream;
+  return tarni_mark_record(batch->copier, stream, &table->mark);
+}
+
+/* A call has failed, and a part may be with the stream. It is marked now, or waited for, since the
+ * stream may go before the batch does. Returns the call's error. */
+static tarn_status table_tear(tarn_batch *batch, tarni_transfers *table, tarn_stream stream) {
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  table->is_torn = true;
+  if (table_mark(batch, table, stream) != TARN_OK &&
+      tarni_staging_await(batch->copier, stream) == TARN_OK) {
+    table->is_pending = false;
+  }
+  return tarni_fail_again(&error);
+}
+
+/* What the stream may be at is waited for; where that cannot be proven its memory is kept from
+ * everybody. */
+static void table_settle(tarn_batch *batch, tarni_transfers *table) {
+  if (table->is_pending && table->mark != NULL && table->slabs != NULL) {
+    TARNI_RELAXED(batch->copier->port);
+    if (tarni_port_event_sync(batch->copier->port, table->mark->event) == TARN_OK) {
+      table->is_pending = false;
+    } else {
+      tarni_staging_bury(batch->copier, table->slabs, table->stream, table->mark);
+      table->slabs = NULL;
+      table->mark = NULL;
+    }
+  }
+  tarni_mark_give(batch->copier, table->mark);
+  table->mark = NULL;
+}
+
 static void table_clear(tarn_batch *batch, tarni_transfers *table) {
-  slabs_give(batch, table, table->is_torn, table->torn_stream);
+  table_settle(batch, table);
+  slabs_give(batch, table, table->is_pending, table->stream);
   table->count = 0;
   table->is_torn = false;
+  table->is_pending = false;
 }
 
 /* ---- Making and unmaking ---- */
@@ -170,32 +212,11 @@ tarn_status tarni_batch_given(const tarn_batch *batch, const char *operation) {
   return tarni_copier_given(batch->copier, operation);
 }
 
-/* Outputs that are on their way are waited for; where that cannot be proven their memory is kept
- * from everybody. */
-static void outputs_settle(tarn_batch *batch) {
-  tarni_transfers *table = &batch->outputs;
-  const bool is_pending = batch->is_fetched && !batch->is_complete;
-  TARNI_RELAXED(batch->copier->port);
-  if (is_pending && table->slabs != NULL &&
-      tarni_port_event_sync(batch->copier->port, batch->mark->event) != TARN_OK) {
-    tarni_staging_bury(batch->copier, table->slabs, table->torn_stream, batch->mark);
-    table->slabs = NULL;
-    batch->mark = NULL;
-  }
-  if (batch->is_fetched) {
-    table->is_torn = false;
-  }
-  tarni_mark_give(batch->copier, batch->mark);
-  batch->mark = NULL;
-}
-
 tarn_status tarn_batch_reset(tarn_batch *batch) {
   TARN_TRY(tarni_batch_given(batch, "tarn_batch_reset"));
-  outputs_settle(batch);
   table_clear(batch, &batch->uploads);
   table_clear(batch, &batch->outputs);
   batch->is_fetched = false;
-  batch->is_complete = false;
   return TARN_OK;
 }
 
@@ -396,11 +417,11 @@ static uint32_t copies_make(tarni_transfers *table, bool is_out, bool is_apart) 
 static tarn_status batch_stream_check(const tarn_batch *batch, const tarni_transfers *table,
                                       tarn_stream stream, const char *operation) {
   TARN_TRY(tarni_batch_given(batch, operation));
-  if (table->is_torn && table->torn_stream != stream) {
+  if (table->is_torn && table->stream != stream) {
     return tarni_fail(TARN_STATE, operation, NULL,
                       "Try again on the stream of the call that failed, or reset the batch.",
                       "a part of the batch may be with stream %p already, by a call that failed",
-                      table->torn_stream);
+                      table->stream);
   }
   return tarni_copier_refuse_capture(
       batch->copier, stream, operation,
@@ -425,13 +446,8 @@ static tarn_status copies_submit(tarn_batch *batch, tarni_transfers *table, tarn
     status = batch->is_apart ? tarni_port_copy_batch(port, table->copies, n, stream, batch->way)
                              : status;
   }
-  if (status != TARN_OK) {
-    table->is_torn = true;
-    table->torn_stream = stream;
-    return status;
-  }
-  batch->n_copies += n;
-  return TARN_OK;
+  batch->n_copies += status == TARN_OK ? n : 0;
+  return status;
 }
 
 tarn_status tarn_batch_send(tarn_batch *batch, tarn_stream stream) {
@@ -442,10 +458,11 @@ tarn_status tarn_batch_send(tarn_batch *batch, tarn_stream stream) {
   if (table->count == 0) {
     return TARN_OK;
   }
-  TARN_TRY(copies_submit(batch, table, stream));
+  if (copies_submit(batch, table, stream) != TARN_OK) {
+    return table_tear(batch, table, stream);
+  }
   slabs_give(batch, table, true, stream);
-  table->count = 0;
-  table->is_torn = false;
+  table_clear(batch, table);
   return TARN_OK;
 }
 
@@ -461,18 +478,17 @@ tarn_status tarn_batch_fetch(tarn_batch *batch, tarn_stream stream, tarn_fence *
                       "the %u outputs of the batch are fetched already", table->count);
   }
   TARN_TRY(batch_stream_check(batch, table, stream, operation));
-  TARN_TRY(copies_submit(batch, table, stream));
-  table->is_torn = true; /* until it is fetched */
-  table->torn_stream = stream;
-  TARN_TRY(tarni_mark_record(batch->copier, stream, &batch->mark));
-  if (fence != NULL) {
-    const tarn_status status = tarni_fence_make(batch->copier, stream, fence);
-    if (status != TARN_OK) {
-      tarni_mark_give(batch->copier, batch->mark);
-      batch->mark = NULL;
-      return status;
-    }
+  tarn_status status = copies_submit(batch, table, stream);
+  if (status == TARN_OK) {
+    status = table_mark(batch, table, stream);
+  }
+  if (status == TARN_OK && fence != NULL) {
+    status = tarni_fence_make(batch->copier, stream, fence);
+  }
+  if (status != TARN_OK) {
+    return table_tear(batch, table, stream);
   }
   batch->is_fetched = true;
+  table->is_torn = false;
   return TARN_OK;
 }

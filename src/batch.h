@@ -23,8 +23,10 @@ typedef struct tarni_transfers {
   uint64_t used;        /* of the newest */
   uint64_t usual_bytes; /* of all slabs when they were last given back: one will do next time */
   tarn_ptr device_end;  /* where the last piece ends on the device, and in the newest slab */
-  bool is_torn;         /* a part of it may be with this stream, by a call that failed: */
-  tarn_stream torn_stream;
+  bool is_torn;         /* a part of it may be with the stream, by a call that failed */
+  bool is_pending;      /* the stream may be at it still */
+  tarn_stream stream;   /* of both */
+  tarni_mark *mark;     /* what proves that it is not, also when it is gone; or NULL */
 } tarni_transfers;
 
 struct tarn_batch {
@@ -35,8 +37,6 @@ struct tarn_batch {
   uint64_t n_copies;
   bool is_apart; /* pieces side by side are copied one by one */
   bool is_fetched;
-  bool is_complete; /* the outputs are known to be there */
-  tarni_mark *mark; /* of the fetch */
 };
 
 /* ---- batch.c ---- */

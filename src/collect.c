@@ -16,10 +16,10 @@ static tarn_status outputs_ready(tarn_batch *batch, const char *operation) {
     return tarni_fail(TARN_STATE, operation, NULL, "Call tarn_batch_fetch first.",
                       "the %u outputs of the batch have not been fetched", batch->outputs.count);
   }
-  if (!batch->is_complete) {
+  if (batch->outputs.is_pending) {
     TARNI_RELAXED(batch->copier->port);
-    TARN_TRY(tarni_port_event_sync(batch->copier->port, batch->mark->event));
-    batch->is_complete = true;
+    TARN_TRY(tarni_port_event_sync(batch->copier->port, batch->outputs.mark->event));
+    batch->outputs.is_pending = false;
   }
   return TARN_OK;
 }

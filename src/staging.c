@@ -96,14 +96,19 @@ void tarni_staging_give(tarn_copier *copier, tarni_staging *staging) {
   }
 }
 
+tarn_status tarni_staging_await(tarn_copier *copier, tarn_stream stream) {
+  TARN_TRY(tarni_copier_refuse_capture(copier, stream, "tarn_copier", "End the capture first."));
+  TARNI_RELAXED(copier->port);
+  return tarni_port_stream_sync(copier->port, stream);
+}
+
 /* By the order of the stream, else by waiting for it. */
 static tarn_status give_in_order(tarn_copier *copier, const tarni_staging *staging,
                                  tarn_stream stream) {
   if (tarn_pinned_free_on(copier->pool, staging->block, stream) == TARN_OK) {
     return TARN_OK;
   }
-  TARNI_RELAXED(copier->port);
-  TARN_TRY(tarni_port_stream_sync(copier->port, stream));
+  TARN_TRY(tarni_staging_await(copier, stream));
   return tarn_pinned_free(copier->pool, staging->block);
 }
 

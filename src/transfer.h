@@ -140,6 +140,8 @@ tarn_status tarni_staging_take(tarn_copier *copier, uint64_t bytes, tarni_stagin
  * cannot be given back is kept in quarantine and counted. NULL is ignored. */
 void tarni_staging_give(tarn_copier *copier, tarni_staging *staging);
 void tarni_staging_give_on(tarn_copier *copier, tarni_staging *staging, tarn_stream stream);
+/* Waits for all that the stream was given. TARN_CAPTURE where that would end its capture. */
+tarn_status tarni_staging_await(tarn_copier *copier, tarn_stream stream);
 /* Keeps a list of them from everybody: they may be in use by the stream, until the mark is reached.
  * The mark is the quarantine's from then on. */
 void tarni_staging_bury(tarn_copier *copier, tarni_staging *first, tarn_stream stream,

@@ -37,8 +37,8 @@ typedef struct tarn_batch_config {
 TARN_API tarn_status tarn_batch_create(tarn_copier *copier, const tarn_batch_config *config,
                                        tarn_batch **batch);
 
-/* Gives everything back, sent, collected or not; where outputs are on their way it waits for them.
- * NULL is ignored. */
+/* Gives everything back, sent, collected or not; where outputs are on their way, or a call that
+ * failed may have given a part of the batch to a stream, it waits for them. NULL is ignored. */
 TARN_API tarn_status tarn_batch_destroy(tarn_batch *batch);
 
 /* The same, but the batch stays: empty, with its tables. */
