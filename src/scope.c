@@ -278,14 +278,9 @@ tarn_status tarn_scope_destroy(tarn_scope *scope) {
     return TARN_OK;
   }
   const tarn_status status = tarn_scope_release(scope, scope->stream);
-  const bool is_lost = status == TARN_DEVICE_LOST;
-  uint32_t n_held = 0;
-  for (uint32_t i = 0; i <= scope->n_slots; i++) {
-    n_held += scope->slots[i].is_filled;
-  }
-  if (status != TARN_OK && !is_lost && n_held != 0) {
+  if (status != TARN_OK && status != TARN_DEVICE_LOST) {
     return status;
   }
   free(scope);
-  return is_lost ? TARN_OK : status;
+  return TARN_OK;
 }

@@ -60,9 +60,10 @@ TARN_API tarn_status tarn_scope_release(tarn_scope *scope, tarn_stream stream);
 TARN_API tarn_status tarn_scope_release_after(tarn_scope *scope, tarn_fence *fence,
                                               tarn_stream stream);
 
-/* Releases what is held in the order of the scope's own stream, and ends the scope. When blocks
- * cannot be given back the scope is still there, holds them and can be destroyed again; on a lost
- * device it goes, with TARN_OK, and its blocks stay the heap's to bury. NULL is ignored. */
+/* Releases what is held in the order of the scope's own stream, and ends the scope. When it fails
+ * the scope is still there, holds what could not be given back and can be destroyed again. A block
+ * that somebody else has freed is told of once, and held no longer. On a lost device the scope
+ * goes, with TARN_OK, and its blocks stay the heap's to bury. NULL is ignored. */
 TARN_API tarn_status tarn_scope_destroy(tarn_scope *scope);
 
 #ifdef __cplusplus

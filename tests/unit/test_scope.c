@@ -260,6 +260,24 @@ static void fails_closed(void) {
   rig_close(&r);
 }
 
+/* A block that somebody else has freed: the error is told, and the scope is still there after it.
+ */
+static void freed_by_somebody_else(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 1));
+  tarn_scope *scope = NULL;
+  tarn_ptr block = 0;
+  REQUIRE_OK(tarn_scope_create(r.heap, 2, r.streams[0], &scope));
+  REQUIRE_OK(tarn_scope_alloc(scope, 0, 4096, &block));
+  REQUIRE_OK(tarn_scope_alloc(scope, 1, 4096, NULL));
+  CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  CHECK_STATUS(tarn_scope_destroy(scope), TARN_DOUBLE_FREE);
+  CHECK_EQ(rig_stats(&r).live_blocks, 0);
+  CHECK(!slot_of(scope, 0).is_filled && !slot_of(scope, 1).is_filled);
+  CHECK_OK(tarn_scope_destroy(scope));
+  rig_close(&r);
+}
+
 /* A lost device lets nothing be proven; the scope ends, and its blocks are not used again. */
 static void lost_device(void) {
   rig r;
@@ -287,6 +305,7 @@ static const test_case cases[] = {
     {"nothing_is_reused_too_early", nothing_is_reused_too_early},
     {"released_behind_a_fence", released_behind_a_fence},
     {"fails_closed", fails_closed},
+    {"freed_by_somebody_else", freed_by_somebody_else},
     {"lost_device", lost_device},
 };
 
