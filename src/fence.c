@@ -172,5 +172,8 @@ tarn_status tarni_fence_order(tarn_fence *fence, const tarni_port *port, tarn_st
   if (fence->is_complete) {
     return TARN_OK;
   }
+  TARN_TRY(tarni_copier_refuse_capture(fence->copier, stream, operation,
+                                       "Wait for the fence first (tarn_fence_wait), or use a "
+                                       "stream that is not being captured."));
   return tarni_port_event_wait(fence->copier->port, stream, fence->mark->event);
 }

@@ -157,7 +157,9 @@ void tarni_mark_give(tarn_copier *copier, tarni_mark *mark); /* NULL is ignored 
 tarn_status tarni_mark_record(tarn_copier *copier, tarn_stream stream, tarni_mark **mark);
 tarn_status tarni_marks_close(tarn_copier *copier);
 tarn_status tarni_fence_make(tarn_copier *copier, tarn_stream stream, tarn_fence **fence);
-/* Makes the stream wait for the fence, on the device. */
+/* Makes the stream wait for the fence, on the device. TARN_CAPTURE where that would end its
+ * capture.
+ */
 tarn_status tarni_fence_order(tarn_fence *fence, const tarni_port *port, tarn_stream stream,
                               const char *operation);
 

@@ -56,7 +56,8 @@ TARN_API tarn_status tarn_scope_get(const tarn_scope *scope, uint32_t index, tar
  * The call can be made again. */
 TARN_API tarn_status tarn_scope_release(tarn_scope *scope, tarn_stream stream);
 /* The same behind a fence: the stream is made to wait for it first, on the device. When that fails
- * nothing is given back. */
+ * nothing is given back. Refused with TARN_CAPTURE when the stream is being captured and the fence
+ * is not known to be complete: a graph cannot wait for what is outside of it. */
 TARN_API tarn_status tarn_scope_release_after(tarn_scope *scope, tarn_fence *fence,
                                               tarn_stream stream);
 

@@ -4,6 +4,7 @@
  * up to the release and the oracle watches who gets them next. */
 #include "tarn/scope.h"
 
+#include "port/port.h"
 #include "support/dock.h"
 #include "support/test.h"
 
@@ -240,6 +241,31 @@ static void released_behind_a_fence(void) {
   dock_close(&d);
 }
 
+/* A wait for what is outside of a capture would end it: it is refused, and nothing has changed. */
+static void behind_a_fence_in_a_capture(void) {
+  dock d;
+  REQUIRE(dock_open(&d, DEVICE, NULL, 0, 2));
+  tarni_port *port = (tarni_port *)d.rig.device;
+  tarn_stream a = d.rig.streams[0], b = d.rig.streams[1];
+  tarn_scope *scope = NULL;
+  tarn_fence *fence = NULL;
+  tarni_graph graph = NULL;
+  REQUIRE_OK(tarn_scope_create(d.rig.heap, 1, a, &scope));
+  REQUIRE_OK(tarn_scope_alloc(scope, 0, 4096, NULL));
+  REQUIRE_OK(tarn_fence_record(d.copier, a, &fence));
+  CHECK_OK(tarni_port_capture_begin(port, b, TARNI_CAPTURE_THREAD_LOCAL));
+  CHECK_STATUS(tarn_scope_release_after(scope, fence, b), TARN_CAPTURE);
+  CHECK_HAS(tarn_last_message(), "tarn_fence_wait");
+  CHECK(slot_of(scope, 0).is_filled);
+  CHECK_OK(tarni_port_capture_end(port, b, &graph));
+  CHECK_OK(tarni_port_graph_destroy(port, graph, NULL));
+  CHECK_OK(tarn_scope_release_after(scope, fence, b));
+  CHECK(!slot_of(scope, 0).is_filled);
+  tarn_fence_destroy(fence);
+  CHECK_OK(tarn_scope_destroy(scope));
+  dock_close(&d);
+}
+
 /* A return that fails leaves the block in its slot, live; the same call can be made again. */
 static void fails_closed(void) {
   rig r;
@@ -304,6 +330,7 @@ static const test_case cases[] = {
     {"adjacent_slots", adjacent_slots},
     {"nothing_is_reused_too_early", nothing_is_reused_too_early},
     {"released_behind_a_fence", released_behind_a_fence},
+    {"behind_a_fence_in_a_capture", behind_a_fence_in_a_capture},
     {"fails_closed", fails_closed},
     {"freed_by_somebody_else", freed_by_somebody_else},
     {"lost_device", lost_device},
