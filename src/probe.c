@@ -10,6 +10,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "internal.h"
 #include "port/port.h"
 #include "tarn/tarn.h"
 
@@ -537,6 +538,8 @@ tarn_status tarn_device_probe(tarn_device *device, tarn_probe_report *report) {
     return tarni_fail(TARN_INVALID, "tarn_device_probe", NULL, "Open one with tarn_device_open.",
                       "the device is NULL");
   }
+  TARN_TRY(tarni_capture_allows("tarn_device_probe"));
+  TARNI_RELAXED((tarni_port *)device); /* nor is a capture broken of which nobody told */
   probe *p = calloc(1, sizeof(*p));
   if (p == NULL) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_device_probe", NULL, "Free host memory.",

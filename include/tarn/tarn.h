@@ -285,7 +285,8 @@ typedef struct tarn_probe_report {
 } tarn_probe_report;
 
 /* Fills *report, also when something failed: then the status is that of the first failure. Needs
- * about 8 MiB of device memory; what it took it gives back. */
+ * about 8 MiB of device memory; what it took it gives back. TARN_CAPTURE, and nothing is tried,
+ * when a capture that was announced forbids it. */
 TARN_API tarn_status tarn_device_probe(tarn_device *device, tarn_probe_report *report);
 
 #ifdef __cplusplus

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: MIT
  *
  * The public face of devices and streams, and the probe, on the simulated GPU. */
+#include <pthread.h>
 #include <string.h>
 
+#include "port/port.h"
 #include "support/test.h"
+#include "tarn/capture.h"
 #include "tarn/sim.h"
 #include "tarn/tarn.h"
 
@@ -212,6 +215,54 @@ static void probe_survives_faults(void) {
   CHECK(n_noticed > 30);
 }
 
+typedef struct probing {
+  tarn_device *device;
+  tarn_status status;
+} probing;
+
+static void *probe_from_thread(void *user) {
+  static tarn_probe_report report;
+  probing *at = user;
+  report.size = sizeof(report);
+  at->status = tarn_device_probe(at->device, &report);
+  return NULL;
+}
+
+static tarn_status probe_elsewhere(tarn_device *device) {
+  probing at = {.device = device, .status = TARN_CORRUPT};
+  pthread_t thread;
+  CHECK_EQ(pthread_create(&thread, NULL, probe_from_thread, &at), 0);
+  CHECK_EQ(pthread_join(thread, NULL), 0);
+  return at.status;
+}
+
+/* A capture in the driver's global mode is not broken by another thread's probe: it does without
+ * what breaks captures, and is refused where it knows of one. */
+static void probe_during_a_capture(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .device = "sim:256M"};
+  const tarn_capture_config global = {.size = sizeof(global), .mode = TARN_CAPTURE_GLOBAL};
+  tarn_heap *heap = NULL;
+  tarn_stream stream = NULL;
+  tarni_graph driver_graph = NULL;
+  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
+  REQUIRE_OK(tarn_heap_create(&config, &heap));
+  tarn_device *device = tarn_heap_device(heap);
+  REQUIRE_OK(tarn_stream_create(device, &stream));
+  REQUIRE_OK(tarni_port_capture_begin((tarni_port *)device, stream, TARNI_CAPTURE_GLOBAL));
+  CHECK_OK(probe_elsewhere(device));
+  CHECK_OK(tarni_port_capture_end((tarni_port *)device, stream, &driver_graph));
+  CHECK_OK(tarni_port_graph_destroy((tarni_port *)device, driver_graph, NULL));
+  REQUIRE_OK(tarn_capture_begin(heap, &global, stream, &capture));
+  CHECK_STATUS(probe_elsewhere(device), TARN_CAPTURE);
+  CHECK_OK(tarn_capture_end(&capture, &graph));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(probe_elsewhere(device));
+  CHECK_OK(tarn_stream_retire(heap, stream));
+  CHECK_OK(tarn_stream_destroy(device, stream));
+  CHECK_OK(tarn_heap_destroy(heap, NULL));
+}
+
 static const test_case cases[] = {
     {"device: listing", listing},
     {"device: listing into little room", listing_into_little_room},
@@ -222,5 +273,6 @@ static const test_case cases[] = {
     {"device: the probe verifies everything", probe_verifies_everything},
     {"device: the probe tells what is missing", probe_tells_what_is_missing},
     {"device: the probe survives faults", probe_survives_faults},
+    {"device: the probe leaves captures alone", probe_during_a_capture},
 };
 TEST_MAIN(cases)
