@@ -18,6 +18,7 @@
 #include "base/bits.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "internal.h"
 
 enum { SLAB_DEFAULT = 64 << 10, SLAB_MAX = 16 << 20, PIECE_ALIGNMENT = 64, TABLE_MIN = 8 };
 
@@ -120,6 +121,7 @@ static tarn_status table_mark(tarn_batch *batch, tarni_transfers *table, tarn_st
   table->mark = NULL;
   table->is_pending = true;
   table->stream = stream;
+  table->thread = tarni_thread_of(stream);
   return tarni_mark_record(batch->copier, stream, &table->mark);
 }
 
@@ -155,7 +157,7 @@ static void table_settle(tarn_batch *batch, tarni_transfers *table) {
 
 static void table_clear(tarn_batch *batch, tarni_transfers *table) {
   table_settle(batch, table);
-  slabs_give(batch, table, table->is_pending, table->stream);
+  slabs_give(batch, table, table->is_pending, tarni_stream_here(table->stream, table->thread));
   table->count = 0;
   table->is_torn = false;
   table->is_pending = false;
@@ -417,7 +419,7 @@ static uint32_t copies_make(tarni_transfers *table, bool is_out, bool is_apart) 
 static tarn_status batch_stream_check(const tarn_batch *batch, const tarni_transfers *table,
                                       tarn_stream stream, const char *operation) {
   TARN_TRY(tarni_batch_given(batch, operation));
-  if (table->is_torn && table->stream != stream) {
+  if (table->is_torn && (table->stream != stream || table->thread != tarni_thread_of(stream))) {
     return tarni_fail(TARN_STATE, operation, NULL,
                       "Try again on the stream of the call that failed, or reset the batch.",
                       "a part of the batch may be with stream %p already, by a call that failed",

@@ -26,6 +26,7 @@ typedef struct tarni_transfers {
   bool is_torn;         /* a part of it may be with the stream, by a call that failed */
   bool is_pending;      /* the stream may be at it still */
   tarn_stream stream;   /* of both */
+  const void *thread;   /* tarni_thread_of it */
   tarni_mark *mark;     /* what proves that it is not, also when it is gone; or NULL */
 } tarni_transfers;
 

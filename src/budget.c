@@ -24,6 +24,7 @@ struct tarn_budget {
   tarn_heap *heap;
   tarn_pinned *pool; /* NULL: device memory */
   tarn_stream stream;
+  const void *thread; /* tarni_thread_of it */
   uint64_t required_bytes;
   /* lock BUDGET: */
   tarn_budget *next; /* of the heap's unmade ones */
@@ -47,8 +48,13 @@ static tarn_status block_take(const tarn_budget *budget, uint64_t bytes, tarn_pt
   return status;
 }
 
+/* The stream, as the calling thread has to name it. */
+static tarn_stream budget_stream(const tarn_budget *budget) {
+  return tarni_stream_here(budget->stream, budget->thread);
+}
+
 static tarn_status block_give(const tarn_budget *budget, tarn_ptr block) {
-  return budget->pool == NULL ? tarn_free(budget->heap, block, budget->stream)
+  return budget->pool == NULL ? tarn_free(budget->heap, block, budget_stream(budget))
                               : tarn_pinned_free(budget->pool, (void *)(uintptr_t)block);
 }
 
@@ -160,7 +166,8 @@ tarn_status tarni_budgets_leave(tarn_heap *heap, tarn_stream stream) {
   unmade_reap(heap);
   for (tarn_budget *budget = heap->unmade; budget != NULL && status == TARN_OK;
        budget = budget->next) {
-    status = budget->stream == stream && budget->pool == NULL ? budget_empty(budget) : TARN_OK;
+    const bool is_its = budget_stream(budget) == stream && budget->pool == NULL;
+    status = is_its ? budget_empty(budget) : TARN_OK;
   }
   tarni_lock_release(&heap->budget);
   return status;
@@ -277,6 +284,7 @@ static tarn_status budget_create(const budget_request *request, tarn_budget_info
   budget->heap = request->heap;
   budget->pool = request->pool;
   budget->stream = request->stream;
+  budget->thread = tarni_thread_of(request->stream);
   budget->n = request->n;
   tarni_lock_init(&budget->lock, TARNI_RANK_CACHE);
   tarn_budget_info full = {.size = sizeof(full)};

@@ -193,6 +193,12 @@ tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, tarni_index 
 static inline const void *tarni_thread_of(tarn_stream stream) {
   return stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;
 }
+/* What to call a stream here that another thread may have named, of which tarni_thread_of was noted
+ * then: for another thread's default stream the legacy one stands, which follows all threads' ones.
+ */
+static inline tarn_stream tarni_stream_here(tarn_stream stream, const void *thread) {
+  return thread != NULL && thread != tarni_thread() ? TARNI_STREAM_LEGACY : stream;
+}
 /* Whether the lane is still that stream's: between finding it and using it, with heap->lock held,
  * the stream may have been retired, and the record be another's. Then it is to be found again. A
  * function that cannot do that says TARNI_RETIRED, and nothing has happened. Under heap->grow no

@@ -27,6 +27,7 @@ typedef struct scope_slot {
 struct tarn_scope {
   tarn_heap *heap;
   tarn_stream stream;
+  const void *thread; /* tarni_thread_of it */
   uint32_t n_slots;
   scope_slot slots[]; /* n_slots, and one for the parameters */
 };
@@ -56,6 +57,7 @@ tarn_status tarn_scope_create(tarn_heap *heap, uint32_t n_slots, tarn_stream str
   }
   made->heap = heap;
   made->stream = stream;
+  made->thread = tarni_thread_of(stream);
   made->n_slots = n_slots;
   *scope = made;
   return TARN_OK;
@@ -67,6 +69,10 @@ static tarn_status scope_given(const tarn_scope *scope, const char *operation) {
                       "the scope is NULL");
   }
   return tarni_heap_given(scope->heap, operation);
+}
+
+static tarn_stream scope_stream(const tarn_scope *scope) {
+  return tarni_stream_here(scope->stream, scope->thread);
 }
 
 /* ---- Slots ---- */
@@ -105,7 +111,7 @@ tarn_status tarn_scope_alloc(tarn_scope *scope, uint32_t index, uint64_t bytes, 
   uint32_t place;
   TARN_TRY(scope_slot_find_empty(scope, index, operation, &place));
   tarn_ptr address;
-  TARN_TRY(tarn_alloc(scope->heap, bytes, scope->stream, &address));
+  TARN_TRY(tarn_alloc(scope->heap, bytes, scope_stream(scope), &address));
   scope->slots[place] = (scope_slot){.address = address, .bytes = bytes, .is_filled = true};
   if (block != NULL) {
     *block = address;
@@ -152,7 +158,7 @@ tarn_status tarn_scope_alloc_adjacent(tarn_scope *scope, uint32_t first, uint32_
   uint64_t sum = 0;
   tarn_ptr at = 0;
   TARN_TRY(adjacent_check(scope, first, count, bytes, &sum));
-  TARN_TRY(tarn_alloc(scope->heap, sum, scope->stream, &at));
+  TARN_TRY(tarn_alloc(scope->heap, sum, scope_stream(scope), &at));
   bool is_first = true;
   for (uint32_t i = 0; i < count; i++) {
     const bool is_empty = bytes[i] == 0;
@@ -277,7 +283,7 @@ tarn_status tarn_scope_destroy(tarn_scope *scope) {
   if (scope == NULL) {
     return TARN_OK;
   }
-  const tarn_status status = tarn_scope_release(scope, scope->stream);
+  const tarn_status status = tarn_scope_release(scope, scope_stream(scope));
   if (status != TARN_OK && status != TARN_DEVICE_LOST) {
     return status;
   }

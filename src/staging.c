@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "internal.h"
 #include "transfer.h"
 
 tarn_status tarni_staging_take(tarn_copier *copier, uint64_t bytes, tarni_staging **staging) {
@@ -53,10 +54,16 @@ static void quarantine_add_locked(tarn_copier *copier, tarni_staging *staging) {
   copier->stats.quarantined_bytes += staging->bytes;
 }
 
+/* Whether it is in quarantine for this stream. */
+static bool is_for(const tarni_staging *staging, tarn_stream stream) {
+  return tarni_stream_here(staging->stream, staging->thread) == stream;
+}
+
 /* Until the stream can be waited for: before it goes, it is. */
 static void bury_for(tarn_copier *copier, tarni_staging *staging, tarn_stream stream) {
   tarni_lock_acquire(&copier->lock);
   staging->stream = stream;
+  staging->thread = tarni_thread_of(stream);
   quarantine_add_locked(copier, staging);
   tarni_lock_release(&copier->lock);
 }
@@ -68,6 +75,7 @@ void tarni_staging_bury(tarn_copier *copier, tarni_staging *first, tarn_stream s
   for (tarni_staging *next, *staging = first; staging != NULL; staging = next) {
     next = staging->next;
     staging->stream = stream;
+    staging->thread = tarni_thread_of(stream);
     staging->mark = mark;
     mark->n_buried++;
     quarantine_add_locked(copier, staging);
@@ -129,7 +137,7 @@ void tarni_staging_give_on(tarn_copier *copier, tarni_staging *staging, tarn_str
 static tarni_staging *quarantine_take(tarn_copier *copier, tarn_stream stream, bool all) {
   tarni_lock_acquire(&copier->lock);
   tarni_staging **link = &copier->quarantine;
-  while (*link != NULL && !all && (*link)->mark == NULL && (*link)->stream != stream) {
+  while (*link != NULL && !all && (*link)->mark == NULL && !is_for(*link, stream)) {
     link = &(*link)->next;
   }
   tarni_staging *found = *link;
@@ -162,10 +170,11 @@ tarn_status tarni_staging_exhume(tarn_copier *copier, tarn_stream stream, bool a
   tarn_status result = TARN_OK;
   tarni_staging *kept = NULL;
   for (tarni_staging *staging; (staging = quarantine_take(copier, stream, all)) != NULL;) {
-    const bool is_its = all || staging->stream == stream;
-    const tarn_status status = staging->mark != NULL
-                                   ? give_marked(copier, staging, is_its)
-                                   : give_in_order(copier, staging, staging->stream);
+    const bool is_its = all || is_for(staging, stream);
+    const tarn_status status =
+        staging->mark != NULL
+            ? give_marked(copier, staging, is_its)
+            : give_in_order(copier, staging, tarni_stream_here(staging->stream, staging->thread));
     if (status == TARN_OK) {
       staging_forget(copier, staging);
     } else {

@@ -63,6 +63,7 @@ typedef struct tarni_staging {
   uint8_t *block;
   uint64_t bytes;
   tarn_stream stream;         /* in quarantine: which may still use it */
+  const void *thread;         /* tarni_thread_of it */
   tarni_mark *mark;           /* what proves that it does not, also when it is gone; or NULL */
   struct tarni_staging *next; /* lock: in the pool of unused records, or in quarantine */
 } tarni_staging;

@@ -29,7 +29,9 @@ typedef struct tarn_budget_info {
  * numbers: TARN_DEVICE_MEMORY or TARN_LIMIT when there is not enough, TARN_OVERFLOWED when the sum
  * is no number. What a budget holds counts as live. Budgets of one heap are made one after the
  * other, so that of two that fit only singly one is made; not from inside of a heap's
- * on_shortage. */
+ * on_shortage. The default stream of a thread is that of the thread that makes the
+ * budget; where another one destroys it the legacy default stream stands for it, which follows it.
+ */
 TARN_API tarn_status tarn_budget_create(tarn_heap *heap, const uint64_t *bytes, size_t n,
                                         tarn_stream stream, tarn_budget_info *info,
                                         tarn_budget **budget);

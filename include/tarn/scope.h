@@ -22,7 +22,8 @@ typedef struct tarn_fence tarn_fence; /* tarn/copy.h */
 
 /* Makes a scope of `n_slots` empty slots and the one for parameters. `stream` is where the dispatch
  * runs: blocks are allocated in its order, and given back in its order when the scope is destroyed.
- */
+ * The default stream of a thread is that of the thread that makes the scope; for what another
+ * thread does with the scope the legacy default stream stands for it, which follows it. */
 TARN_API tarn_status tarn_scope_create(tarn_heap *heap, uint32_t n_slots, tarn_stream stream,
                                        tarn_scope **scope);
 
