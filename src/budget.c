@@ -15,7 +15,8 @@
 #include "internal.h"
 
 typedef struct budget_item {
-  uint64_t bytes; /* as the heap rounds it */
+  uint64_t asked; /* for by the caller */
+  uint64_t bytes; /* as the heap rounds it, its guard included */
   tarn_ptr block; /* 0: drawn, or none was needed */
 } budget_item;
 
@@ -88,12 +89,14 @@ static tarn_status budget_refuse(tarn_status status, const char *remedy, const c
 static tarn_status sizes_round(tarn_budget *budget, const uint64_t *bytes) {
   tarn_assert(bytes != NULL || budget->n == 0);
   for (uint64_t i = 0; i < budget->n; i++) {
-    uint64_t size = 0;
-    if (bytes[i] != 0 && (!tarni_block_size_of(budget->heap, bytes[i], 1, &size) ||
+    uint64_t padded, size = 0;
+    if (bytes[i] != 0 && (!tarni_add(bytes[i], budget->heap->care.guard_bytes, &padded) ||
+                          !tarni_block_size_of(budget->heap, padded, 1, &size) ||
                           !tarni_add(budget->required_bytes, size, &budget->required_bytes))) {
       return budget_refuse(TARN_OVERFLOWED, "Ask for less.",
                            "the sum of the sizes is more than 2^64 bytes, with one of", bytes[i]);
     }
+    budget->items[i].asked = bytes[i];
     budget->items[i].bytes = size;
   }
   return TARN_OK;
@@ -101,7 +104,7 @@ static tarn_status sizes_round(tarn_budget *budget, const uint64_t *bytes) {
 
 static int larger_first(const void *a, const void *b) {
   const budget_item *left = a, *right = b;
-  return (left->bytes < right->bytes) - (left->bytes > right->bytes);
+  return (left->asked < right->asked) - (left->asked > right->asked);
 }
 
 static tarn_status budget_empty(tarn_budget *budget) {
@@ -215,7 +218,7 @@ static tarn_status budget_fill(tarn_budget *budget, tarn_budget_info *info) {
     return budget_fail(budget, is_limited ? TARN_LIMIT : TARN_DEVICE_MEMORY, &none, info);
   }
   for (uint64_t i = 0; i < budget->n && budget->items[i].bytes != 0; i++) {
-    const tarn_status status = block_take(budget, budget->items[i].bytes, &budget->items[i].block);
+    const tarn_status status = block_take(budget, budget->items[i].asked, &budget->items[i].block);
     if (status != TARN_OK) {
       tarn_error error = {.size = sizeof(error)};
       (void)tarn_last_error(&error);
@@ -343,11 +346,14 @@ static tarn_status budget_given(const tarn_budget *budget, const char *operation
   return tarni_heap_given(budget->heap, operation);
 }
 
-/* The items are sorted, the largest first: the last one that is large enough and held. */
+/* The items are sorted, the largest first: the last one that is large enough and held. Behind what
+ * was asked for there may be a guard. */
 static budget_item *item_for(tarn_budget *budget, uint64_t bytes) {
+  const bool is_guarded = budget->heap->care.guard_bytes != 0;
   for (uint64_t i = budget->n; i-- != 0;) {
-    if (budget->items[i].block != 0 && budget->items[i].bytes >= bytes) {
-      return &budget->items[i];
+    budget_item *item = &budget->items[i];
+    if (item->block != 0 && (is_guarded ? item->asked : item->bytes) >= bytes) {
+      return item;
     }
   }
   return NULL;

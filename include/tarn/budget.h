@@ -16,7 +16,7 @@ typedef struct tarn_budget tarn_budget;
 
 typedef struct tarn_budget_info {
   size_t size;
-  uint64_t required_bytes;  /* of the whole budget, as the heap rounds sizes */
+  uint64_t required_bytes;  /* of the whole budget, as the heap rounds sizes, guards included */
   uint64_t available_bytes; /* of a budget that failed: what could have been had. Memory that the
                                heap keeps counts, and so does what the device has */
   uint64_t limit_bytes;     /* of the heap or pool */

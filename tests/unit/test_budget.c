@@ -52,6 +52,35 @@ static void drawn(void) {
   rig_close(&r);
 }
 
+/* Guards lie behind what was asked for, and count: a block is freed with the size that was. */
+static void of_a_heap_with_guards(void) {
+  enum { GUARD = 1 << 16 };
+  const tarn_heap_config config = {.size = sizeof(config), .guard_bytes = GUARD};
+  static const uint64_t bytes[] = {1000, 1 << 20, 2000, 100000};
+  rig r;
+  tarn_budget *budget = NULL;
+  tarn_budget_info info = {.size = sizeof(info)};
+  tarn_ptr blocks[4] = {0}, none = 1;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  REQUIRE_OK(tarn_budget_create(r.heap, bytes, 4, r.streams[0], &info, &budget));
+  CHECK_EQ(info.required_bytes, rig_stats(&r).live_bytes);
+  CHECK_EQ(info.held_bytes, rig_stats(&r).live_bytes);
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(tarn_budget_alloc(budget, bytes[i], &blocks[i]));
+    tarn_block_info block = {.size = sizeof(block)};
+    CHECK_OK(tarn_block_get_info(r.heap, blocks[i], &block));
+    CHECK_EQ(block.requested_bytes, bytes[i]);
+    if (i == 0) { /* what is left is larger, and not by its guard */
+      CHECK_STATUS(tarn_budget_alloc(budget, (1 << 20) + 1, &none), TARN_LIMIT);
+    }
+  }
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(tarn_free_sized(r.heap, blocks[i], bytes[i], r.streams[0]));
+  }
+  CHECK_OK(tarn_budget_destroy(budget));
+  rig_close(&r);
+}
+
 static void missing(void) {
   rig r;
   const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 32 * MIB};
@@ -374,6 +403,7 @@ static const test_case cases[] = {
     {"faults while it goes back", faults_while_it_goes_back},
     {"faults that last", faults_that_last},
     {"drawn", drawn},
+    {"of a heap with guards", of_a_heap_with_guards},
     {"missing", missing},
     {"kept_counts", kept_counts},
     {"pinned", pinned},
