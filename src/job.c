@@ -20,6 +20,7 @@
 enum {
   FEW_HANDS = 6, /* with no more the driving thread copies, too */
   SLOTS_MIN = 4,
+  RING_ALIGNMENT = 256,
   RUNS_A_RING = 4, /* a copy to the device takes at most this part of the ring */
   /* Pieces of full size for each helper: to wake one takes its time. Those of a copy out are woken
    * one by one, as its pieces come in. */
@@ -50,7 +51,8 @@ static tarn_status job_shape(tarni_job *job) {
   const uint64_t n_hands = tarni_min(n_helpers, job->copier->max_threads) + 1;
   const uint64_t share = tarni_align_up(job->bytes / (4 * n_hands) + 1, TARNI_PIECE_MIN);
   job->n_hands = (uint32_t)n_hands;
-  const uint64_t piece_bytes = tarni_min(job->copier->piece_bytes, share);
+  const uint64_t whole = tarni_align_up(job->bytes, RING_ALIGNMENT); /* where one piece is all */
+  const uint64_t piece_bytes = tarni_min(whole, tarni_min(job->copier->piece_bytes, share));
   if (!job_cut(job, piece_bytes)) {
     const tarni_facts facts = {.requested_bytes = job->bytes};
     return tarni_fail(TARN_OVERFLOWED, "tarn_copier", &facts,

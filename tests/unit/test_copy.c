@@ -266,6 +266,29 @@ static void sizes_beyond_counting(void) {
   }
 }
 
+/* A small copy that is finished later takes as little pinned memory as it needs. */
+static void small_and_finished_later(void) {
+  static const uint64_t lengths[] = {1, 256, 300, 100000};
+  static const uint64_t held[] = {256, 256, 512, 106496};
+  static uint8_t host[100000];
+  dock d;
+  tarn_ptr block = 0;
+  REQUIRE(dock_open(&d, "sim:64M,order=lazy", NULL, 0, 1));
+  REQUIRE_OK(tarn_alloc(d.rig.heap, sizeof(host), d.rig.streams[0], &block));
+  for (int i = 0; i < 4; i++) {
+    tarn_fence *fence = NULL;
+    CHECK_OK(tarn_device_fill(d.rig.device, block, (uint8_t)(i + 1), lengths[i], d.rig.streams[0]));
+    CHECK_OK(tarn_copy_out_async(d.copier, host, block, lengths[i], d.rig.streams[0], &fence));
+    CHECK_EQ(dock_pinned_live(&d), held[i]);
+    CHECK_OK(tarn_fence_wait(fence));
+    CHECK_EQ(host[lengths[i] - 1], i + 1);
+    CHECK_EQ(dock_pinned_live(&d), 0);
+    tarn_fence_destroy(fence);
+  }
+  CHECK_OK(tarn_free(d.rig.heap, block, d.rig.streams[0]));
+  dock_close(&d);
+}
+
 /* ---- Fences ---- */
 
 static void fences(void) {
@@ -455,6 +478,7 @@ static const test_case cases[] = {
     {"failed_ends", failed_ends},
     {"wrong_arguments", wrong_arguments},
     {"sizes_beyond_counting", sizes_beyond_counting},
+    {"small_and_finished_later", small_and_finished_later},
     {"fences", fences},
     {"fences_of_a_lost_device", fences_of_a_lost_device},
     {"captured_copies", captured_copies},
