@@ -243,8 +243,7 @@ static void live_lower(tarn_pinned *pool, uint64_t bytes) {
   (void)before;
 }
 
-static tarn_status live_fail(tarn_pinned *pool, uint64_t size) {
-  const uint64_t live = atomic_load_explicit(&pool->live_bytes, memory_order_relaxed);
+static tarn_status live_fail(const tarn_pinned *pool, uint64_t size, uint64_t live) {
   const uint64_t limit = pool->config.live_limit_bytes;
   const tarni_facts facts = {.device = pool->heap->port->device.name,
                              .requested_bytes = size,
@@ -258,8 +257,17 @@ static tarn_status live_fail(tarn_pinned *pool, uint64_t size) {
 
 /* ---- Allocation ---- */
 
+/* Whether so many bytes more pass the limit on live ones of a heap that counts them itself. */
+static bool is_beyond_live(const tarn_pinned *pool, uint64_t bytes, uint64_t live) {
+  const uint64_t limit = tarni_pinned_live_limit(pool);
+  uint64_t size;
+  return pool->heap->buckets != NULL && tarni_block_size_of(pool->heap, bytes, 1, &size) &&
+         size > limit - tarni_min(limit, live);
+}
+
 /* There is not enough: the error with the numbers of the pool. */
-static tarn_status alloc_fail(tarn_pinned *pool, tarn_status status, uint64_t bytes) {
+static tarn_status memory_fail(tarn_pinned *pool, tarn_status status, uint64_t bytes,
+                               const char *operation) {
   if (status != TARN_DEVICE_MEMORY && status != TARN_LIMIT && status != TARN_ADDRESS_SPACE) {
     return status;
   }
@@ -273,7 +281,7 @@ static tarn_status alloc_fail(tarn_pinned *pool, tarn_status status, uint64_t by
                              .driver_code = cause.driver_code,
                              .driver_name = cause.driver_name};
   return tarni_fail(
-      status == TARN_LIMIT ? TARN_LIMIT : TARN_HOST_MEMORY, "tarn_pinned_alloc", &facts,
+      status == TARN_LIMIT ? TARN_LIMIT : TARN_HOST_MEMORY, operation, &facts,
       status == TARN_LIMIT ? "Free blocks, or raise limit_bytes of the pool."
                            : "Free blocks or other host memory, or trim other pools.",
       "no room for %llu bytes of pinned memory: live %llu, cached %llu, pending %llu, held %llu of "
@@ -282,6 +290,16 @@ static tarn_status alloc_fail(tarn_pinned *pool, tarn_status status, uint64_t by
       (unsigned long long)stats.cached_bytes, (unsigned long long)stats.pending_bytes,
       (unsigned long long)stats.reserved_bytes, (unsigned long long)stats.limit_bytes,
       cause.driver_name[0] != '\0' ? "; the driver said " : "", cause.driver_name);
+}
+
+static tarn_status alloc_fail(tarn_pinned *pool, tarn_status status, uint64_t bytes) {
+  tarn_heap_stats stats = {.size = sizeof(stats)};
+  if (status == TARN_LIMIT) {
+    (void)tarn_heap_get_stats(pool->heap, &stats);
+  }
+  return status == TARN_LIMIT && is_beyond_live(pool, bytes, stats.live_bytes)
+             ? live_fail(pool, bytes, stats.live_bytes)
+             : memory_fail(pool, status, bytes, "tarn_pinned_alloc");
 }
 
 static tarn_status alloc_plain(tarn_pinned *pool, uint64_t bytes, uint64_t alignment,
@@ -316,7 +334,7 @@ TARNI_SLOW static tarn_status alloc_counted(tarn_pinned *pool, uint64_t bytes, u
     return TARN_OK;
   }
   if (!live_raise(pool, size)) {
-    return live_fail(pool, size);
+    return live_fail(pool, size, atomic_load_explicit(&pool->live_bytes, memory_order_relaxed));
   }
   const tarn_status status = alloc_plain(pool, bytes, alignment, block);
   if (status != TARN_OK) {
@@ -469,6 +487,14 @@ tarn_status tarn_pinned_check(tarn_pinned *pool) {
 
 tarn_status tarn_pinned_reserve(tarn_pinned *pool, uint64_t bytes) {
   TARN_TRY(pinned_given(pool, "tarn_pinned_reserve"));
+  if (pool->heap->buckets != NULL) {
+    const tarni_facts facts = {.device = pool->heap->port->device.name, .requested_bytes = bytes};
+    return tarni_fail(TARN_UNSUPPORTED, "tarn_pinned_reserve", &facts,
+                      "Allocate and free blocks of the sizes that will be needed.",
+                      "the blocks of this pool are allocations of the driver, so %llu bytes of no "
+                      "known sizes cannot be kept",
+                      (unsigned long long)bytes);
+  }
   const uint64_t limit = pool->config.cached_limit_bytes;
   const uint64_t live = atomic_load_explicit(&pool->live_bytes, memory_order_relaxed);
   if (limit != 0 && bytes > live && bytes - live > limit) {
@@ -482,7 +508,7 @@ tarn_status tarn_pinned_reserve(tarn_pinned *pool, uint64_t bytes) {
                       (unsigned long long)limit);
   }
   const tarn_status status = tarn_heap_reserve(pool->heap, bytes);
-  return status == TARN_OK ? TARN_OK : alloc_fail(pool, status, bytes);
+  return status == TARN_OK ? TARN_OK : memory_fail(pool, status, bytes, "tarn_pinned_reserve");
 }
 
 tarn_status tarn_pinned_trim(tarn_pinned *pool, uint64_t keep_bytes) {

@@ -38,7 +38,8 @@ typedef struct tarn_pinned_config {
   uint64_t limit_bytes;        /* most memory the pool may hold; 0: half of the machine's */
   uint64_t live_limit_bytes;   /* most that callers may hold, as the pool rounds it; 0: no limit */
   uint64_t cached_limit_bytes; /* most that whole regions without a block in use may keep; 0: no
-                                  limit */
+                                  limit. Of allocations of the driver, most that is kept; 0: 128
+                                  MiB by powers of two, else 1 GiB */
   uint64_t region_bytes;       /* a power of two from 2 MiB to 1 GiB: memory is taken in multiples
                                   of it; 0: 32 MiB, less for a pool with a small limit */
   uint32_t flags;
@@ -91,7 +92,8 @@ TARN_API tarn_status tarn_pinned_get_info(tarn_pinned *pool, const void *pointer
 TARN_API bool tarn_pinned_owns(tarn_pinned *pool, const void *pointer, uint64_t bytes);
 
 /* Makes the pool hold at least `bytes`, ready for use by blocks above 1 MiB. When it fails the pool
- * keeps what it has got by then. */
+ * keeps what it has got by then. TARN_UNSUPPORTED for a pool of allocations of the driver: by
+ * powers of two, write-combined, or where the driver registers no memory. */
 TARN_API tarn_status tarn_pinned_reserve(tarn_pinned *pool, uint64_t bytes);
 
 /* Gives regions that no block uses back to the system until at most `keep_bytes` are held. Waits

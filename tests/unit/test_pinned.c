@@ -294,6 +294,7 @@ static void limit(void) {
   CHECK_STATUS(tarn_pinned_alloc(pool, 100 * MIB, &other), TARN_LIMIT);
   CHECK_STATUS(tarn_pinned_alloc(pool, UINT64_MAX, &other), TARN_HOST_MEMORY);
   CHECK_STATUS(tarn_pinned_reserve(pool, 9 * MIB), TARN_LIMIT);
+  CHECK_HAS(tarn_last_message(), "tarn_pinned_reserve");
   /* What waits for a stream is waited for before the pool gives up. */
   CHECK_OK(tarn_pinned_free_on(pool, block, r.streams[0]));
   REQUIRE_OK(tarn_pinned_alloc(pool, 8 * MIB, &other));
@@ -522,6 +523,10 @@ static void power_of_two_limits(void) {
   }
   CHECK_STATUS(tarn_pinned_alloc(pool, 1, &more), TARN_LIMIT);
   CHECK(more == NULL);
+  CHECK_HAS(tarn_last_message(), "raise live_limit_bytes");
+  /* Bytes of no known sizes cannot be kept, whatever the limits say. */
+  CHECK_STATUS(tarn_pinned_reserve(pool, 3 * 8192), TARN_UNSUPPORTED);
+  CHECK_HAS(tarn_last_message(), "tarn_pinned_reserve");
   for (int i = 0; i < 4; i++) {
     CHECK_OK(tarn_pinned_free(pool, blocks[i]));
     CHECK(stats_of(pool).cached_bytes <= 2 * 8192);
