@@ -103,6 +103,15 @@ static tarn_status scope_slot_find_empty(const tarn_scope *scope, uint32_t index
   return TARN_OK;
 }
 
+/* The heap's on_shortage may have filled a slot meanwhile, which was empty before: the new block
+ * goes back then. */
+static tarn_status scope_undo(const tarn_scope *scope, tarn_ptr block) {
+  tarn_error error = {.size = sizeof(error)};
+  (void)tarn_last_error(&error);
+  (void)tarn_free(scope->heap, block, scope_stream(scope));
+  return tarni_fail_again(&error);
+}
+
 tarn_status tarn_scope_alloc(tarn_scope *scope, uint32_t index, uint64_t bytes, tarn_ptr *block) {
   const char *operation = "tarn_scope_alloc";
   if (block != NULL) {
@@ -112,6 +121,9 @@ tarn_status tarn_scope_alloc(tarn_scope *scope, uint32_t index, uint64_t bytes, 
   TARN_TRY(scope_slot_find_empty(scope, index, operation, &place));
   tarn_ptr address;
   TARN_TRY(tarn_alloc(scope->heap, bytes, scope_stream(scope), &address));
+  if (scope_slot_find_empty(scope, index, operation, &place) != TARN_OK) {
+    return scope_undo(scope, address);
+  }
   scope->slots[place] = (scope_slot){.address = address, .bytes = bytes, .is_filled = true};
   if (block != NULL) {
     *block = address;
@@ -159,6 +171,9 @@ tarn_status tarn_scope_alloc_adjacent(tarn_scope *scope, uint32_t first, uint32_
   tarn_ptr at = 0;
   TARN_TRY(adjacent_check(scope, first, count, bytes, &sum));
   TARN_TRY(tarn_alloc(scope->heap, sum, scope_stream(scope), &at));
+  if (adjacent_check(scope, first, count, bytes, &sum) != TARN_OK) {
+    return scope_undo(scope, at);
+  }
   bool is_first = true;
   for (uint32_t i = 0; i < count; i++) {
     const bool is_empty = bytes[i] == 0;

@@ -304,6 +304,48 @@ static void freed_by_somebody_else(void) {
   rig_close(&r);
 }
 
+typedef struct intruder {
+  tarn_scope *scope;
+  tarn_ptr victim;
+  bool is_done;
+} intruder;
+
+/* Makes room, and fills the slot for which there was none. */
+static bool fill_meanwhile(tarn_heap *heap, uint64_t bytes, void *user) {
+  intruder *at = user;
+  (void)bytes;
+  if (at->is_done) {
+    return false;
+  }
+  at->is_done = true;
+  CHECK_OK(tarn_free(heap, at->victim, NULL));
+  CHECK_OK(tarn_scope_alloc(at->scope, 0, 4096, NULL));
+  return true;
+}
+
+/* A slot that is filled by on_shortage, while it is about to be filled, keeps what it got. */
+static void filled_meanwhile(void) {
+  for (int is_adjacent = 0; is_adjacent < 2; is_adjacent++) {
+    intruder at = {0};
+    const tarn_heap_config config = {
+        .size = sizeof(config), .on_shortage = fill_meanwhile, .on_shortage_user = &at};
+    static const uint64_t bytes[2] = {20 << 20, 20 << 20};
+    rig r;
+    tarn_ptr block = 1;
+    REQUIRE(rig_open(&r, "sim:64M", &config, 0));
+    REQUIRE_OK(tarn_scope_create(r.heap, 2, NULL, &at.scope));
+    REQUIRE_OK(tarn_alloc(r.heap, 40 << 20, NULL, &at.victim));
+    CHECK_STATUS(is_adjacent != 0 ? tarn_scope_alloc_adjacent(at.scope, 0, 2, bytes, NULL)
+                                  : tarn_scope_alloc(at.scope, 0, 40 << 20, &block),
+                 TARN_STATE);
+    CHECK(at.is_done && block == (is_adjacent != 0));
+    CHECK_EQ(slot_of(at.scope, 0).bytes, 4096);
+    CHECK_EQ(rig_stats(&r).live_blocks, 1);
+    CHECK_OK(tarn_scope_destroy(at.scope));
+    rig_close(&r);
+  }
+}
+
 /* A lost device lets nothing be proven; the scope ends, and its blocks are not used again. */
 static void lost_device(void) {
   rig r;
@@ -333,6 +375,7 @@ static const test_case cases[] = {
     {"behind_a_fence_in_a_capture", behind_a_fence_in_a_capture},
     {"fails_closed", fails_closed},
     {"freed_by_somebody_else", freed_by_somebody_else},
+    {"filled_meanwhile", filled_meanwhile},
     {"lost_device", lost_device},
 };
 
