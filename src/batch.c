@@ -362,7 +362,13 @@ static tarn_status output_add(tarn_batch *batch, tarni_transfer piece, const cha
   }
   TARN_TRY(tarni_batch_given(batch, operation));
   tarni_transfers *table = &batch->outputs;
-  if (batch->is_fetched || table->is_torn) {
+  if (table->is_torn) {
+    return tarni_fail(
+        TARN_STATE, operation, NULL, "Fetch again on the same stream, or reset the batch.",
+        "a part of the %u outputs may be with stream %p already, by a call that failed",
+        table->count, table->stream);
+  }
+  if (batch->is_fetched) {
     return tarni_fail(TARN_STATE, operation, NULL, "Reset the batch first, or use another.",
                       "the %u outputs of the batch are fetched already", table->count);
   }

@@ -102,10 +102,27 @@ static void failed_twice(void) {
   dock_close(&s.dock);
 }
 
+/* No more can be named then, and why is told. */
+static void outputs_after_a_failure(void) {
+  scene s;
+  REQUIRE(scene_open(&s));
+  tarn_stream stream = s.dock.rig.streams[0];
+  fail_on(&s, stream, true, 1);
+  CHECK_STATUS(tarn_batch_output(s.batch, s.block, 4, NULL), TARN_STATE);
+  CHECK_HAS(tarn_last_message(), "by a call that failed");
+  CHECK_OK(tarn_batch_fetch(s.batch, stream, NULL));
+  CHECK_STATUS(tarn_batch_output(s.batch, s.block, 4, NULL), TARN_STATE);
+  CHECK_HAS(tarn_last_message(), "fetched already");
+  CHECK_OK(tarn_batch_destroy(s.batch));
+  CHECK_OK(tarn_free(s.dock.rig.heap, s.block, s.dock.rig.streams[1]));
+  dock_close(&s.dock);
+}
+
 static const test_case cases[] = {
     {"stream_goes_first", stream_goes_first},
     {"given_up_in_a_capture", given_up_in_a_capture},
     {"failed_twice", failed_twice},
+    {"outputs_after_a_failure", outputs_after_a_failure},
 };
 
 TEST_MAIN(cases)
