@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/fork.h"
+#include "internal.h"
 #include "transfer.h"
 
 /* ---- Making and unmaking ---- */
@@ -62,6 +63,7 @@ tarn_status tarn_copier_create(tarn_pinned *pool, const tarn_copier_config *conf
     return tarni_fail(TARN_INVALID, operation, NULL, "Make one with tarn_pinned_create.",
                       "the pool is NULL");
   }
+  TARN_TRY(tarni_heap_given(tarni_pinned_heap(pool), operation));
   tarn_copier_config known = {.size = sizeof(known)};
   if (config != NULL) {
     TARN_TRY(tarni_struct_in(config, &known, sizeof(known), operation));

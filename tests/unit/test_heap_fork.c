@@ -12,6 +12,7 @@
 #include "internal.h"
 #include "support/rig.h"
 #include "support/test.h"
+#include "tarn/copy.h"
 
 enum { MIB = 1 << 20, CHILD_SECONDS = 20 };
 
@@ -138,6 +139,23 @@ static void child_with_its_own_heap(void) {
   CHECK(rig_is_sound(&r));
   CHECK_OK(rig_free(&r, &large, r.streams[0]));
   rig_close(&r);
+}
+
+static tarn_pinned *parents_pool;
+
+static int use_parents_pool(rig *r) {
+  (void)r;
+  tarn_copier *copier = (tarn_copier *)(uintptr_t)1;
+  const int n = tarn_copier_create(parents_pool, NULL, &copier) != TARN_FORKED;
+  return n + (copier != NULL);
+}
+
+/* Nothing is made of a parent's pool that would fail at its first use. */
+static void child_with_its_parents_pool(void) {
+  const tarn_pinned_config config = {.size = sizeof(config), .device = "sim:64M"};
+  REQUIRE_OK(tarn_pinned_create(&config, &parents_pool));
+  CHECK_EQ(in_child(use_parents_pool, NULL), 0);
+  CHECK_OK(tarn_pinned_destroy(parents_pool, NULL));
 }
 
 /* How many calls of the parent's simulated GPU did not say TARN_FORKED, and what went wrong on one
@@ -279,6 +297,7 @@ static const test_case cases[] = {
     {"a child is told that the heap is its parent's", child_is_told},
     {"a child, and heaps of driver allocations", child_is_told_of_grants},
     {"a child with a heap of its own", child_with_its_own_heap},
+    {"a child with its parent's pool", child_with_its_parents_pool},
     {"work that a parent left pending is its own", pending_work_is_the_parents},
     {"forked while others work", forked_while_others_work},
     {"a process that ends in the middle", process_that_ends_in_the_middle},
