@@ -330,7 +330,11 @@ tarn_status tarn_budget_create(tarn_heap *heap, const uint64_t *bytes, size_t n,
 tarn_status tarn_budget_create_pinned(tarn_pinned *pool, const uint64_t *bytes, size_t n,
                                       tarn_budget_info *info, tarn_budget **budget) {
   TARN_TRY(arguments_check(bytes, n, info, budget));
-  TARN_TRY(tarni_heap_given(pool != NULL ? tarni_pinned_heap(pool) : NULL, "tarn_budget_create"));
+  if (pool == NULL) {
+    return tarni_fail(TARN_INVALID, "tarn_budget_create_pinned", NULL, "Pass a pool.",
+                      "pool is NULL");
+  }
+  TARN_TRY(tarni_heap_given(tarni_pinned_heap(pool), "tarn_budget_create_pinned"));
   const budget_request request = {
       .heap = tarni_pinned_heap(pool), .pool = pool, .bytes = bytes, .n = n};
   return budget_create(&request, info, budget);

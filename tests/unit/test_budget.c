@@ -191,6 +191,7 @@ static void wrong_use(void) {
   CHECK_STATUS(tarn_budget_create(r.heap, NULL, 1, r.streams[0], NULL, &budget), TARN_INVALID);
   CHECK_STATUS(tarn_budget_create(r.heap, bytes, 1, r.streams[0], NULL, NULL), TARN_INVALID);
   CHECK_STATUS(tarn_budget_create_pinned(NULL, bytes, 1, NULL, &budget), TARN_INVALID);
+  CHECK_HAS(tarn_last_message(), "pool is NULL");
   tarn_budget_info forgotten = {0};
   CHECK_STATUS(tarn_budget_create(r.heap, bytes, 1, r.streams[0], &forgotten, &budget),
                TARN_INVALID);
