@@ -488,6 +488,27 @@ static uint64_t usable_bytes(tarn_heap *heap) {
   return usable;
 }
 
+/* Growing speaks of allocations, and of the piece that failed. */
+static tarn_status reserve_fail(tarn_heap *heap, tarn_status status, uint64_t bytes) {
+  if (status != TARN_DEVICE_MEMORY && status != TARN_LIMIT && status != TARN_ADDRESS_SPACE) {
+    return status;
+  }
+  tarn_error cause = {.size = sizeof(cause)};
+  (void)tarn_last_error(&cause);
+  const uint64_t usable = usable_bytes(heap);
+  const tarni_facts facts = {.device = heap->port->device.name,
+                             .requested_bytes = bytes,
+                             .available_bytes = usable,
+                             .driver_code = cause.driver_code,
+                             .driver_name = cause.driver_name};
+  return tarni_fail(status, "tarn_heap_reserve", &facts,
+                    "Reserve less; what the heap has got it keeps (tarn_heap_trim gives it back).",
+                    "%llu bytes cannot be held: there are %llu, of at most %llu%s%s",
+                    (unsigned long long)bytes, (unsigned long long)usable,
+                    (unsigned long long)tarni_heap_limit(heap),
+                    cause.driver_name[0] != '\0' ? "; the driver said " : "", cause.driver_name);
+}
+
 tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_reserve"));
   TARNI_PAYS(&heap->calls);
@@ -513,7 +534,7 @@ tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes) {
     }
   }
   tarni_lock_release(&heap->grow);
-  return status;
+  return reserve_fail(heap, status, bytes);
 }
 
 tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {

@@ -437,13 +437,15 @@ static tarn_status shortage_fail(tarn_heap *heap, tarn_status status, uint64_t b
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
   const uint64_t largest = stats.largest_free_bytes;
+  const bool is_limited = stats.limit_bytes < heap->port->device.total_bytes;
   const tarni_facts facts = {.device = heap->port->device.name,
                              .requested_bytes = bytes,
                              .available_bytes = largest,
                              .driver_code = cause->driver_code,
                              .driver_name = cause->driver_name};
   return tarni_fail(status, "tarn_alloc", &facts,
-                    "Free blocks, trim other heaps, or raise the limit.",
+                    is_limited ? "Free blocks, trim other heaps, or raise the limit."
+                               : "Free blocks, or memory of others that use the device.",
                     "no room for %llu bytes: live %llu, cached %llu, pending %llu, held %llu of "
                     "at most %llu, largest free %llu%s%s",
                     (unsigned long long)bytes, (unsigned long long)stats.live_bytes,

@@ -63,6 +63,7 @@ static void device_that_is_full(void) {
   const int n = fill(&r, 2 * MIB, TARN_DEVICE_MEMORY, blocks);
   CHECK_EQ(n, 8);
   CHECK_HAS(tarn_last_message(), "held 16777216 of at most 16777216");
+  CHECK_HAS(tarn_last_message(), "Free blocks, or memory of others that use the device.");
   empty(&r, blocks, n);
   rig_close(&r);
 }
@@ -84,6 +85,9 @@ static void device_that_others_fill(void) {
   CHECK_TEXT(error.driver_name, "CUDA_ERROR_OUT_OF_MEMORY");
   CHECK_HAS(error.message, "the driver said CUDA_ERROR_OUT_OF_MEMORY");
   CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  CHECK_STATUS(tarn_heap_reserve(r.heap, 6 * MIB), TARN_DEVICE_MEMORY);
+  CHECK_HAS(tarn_last_message(), "tarn_heap_reserve: 6291456 bytes cannot be held: there are 0, of "
+                                 "at most 16777216; the driver said CUDA_ERROR_OUT_OF_MEMORY");
   CHECK_OK(tarn_heap_trim(other, 0));
   CHECK_OK(tarn_alloc(r.heap, 6 * MIB, r.streams[0], &block));
   CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
