@@ -292,19 +292,26 @@ TARNI_SLOW static tarn_status alloc_slow(tarn_heap *heap, uint64_t bytes, uint64
                                 : tarni_alloc_plain(heap, bytes, alignment, stream, block);
 }
 
-tarn_status tarn_alloc(tarn_heap *heap, uint64_t bytes, tarn_stream stream, tarn_ptr *block) {
+/* A small hit in the hot cache. 0: there is none. */
+static inline tarn_ptr hot_small(tarn_heap *heap, uint64_t bytes, tarn_stream stream) {
   tarni_cache *cache = tarni_hot_cache;
+  uint32_t item = UINT32_MAX;
   if (TARNI_LIKELY(cache != NULL &&
                    atomic_load_explicit(&cache->heap, memory_order_relaxed) == heap &&
                    bytes - 1 < TARNI_SMALL_MAX && tarni_cache_enter(cache))) {
-    const uint32_t item = TARNI_LIKELY(cache->stream == stream)
-                              ? small_hit(heap, cache, tarni_class_of(bytes))
-                              : UINT32_MAX;
-    tarni_cache_leave(cache);
-    if (TARNI_LIKELY(item != UINT32_MAX)) {
-      *block = heap->base + ((uint64_t)item << 8);
-      return TARN_OK;
+    if (TARNI_LIKELY(cache->stream == stream)) {
+      item = small_hit(heap, cache, tarni_class_of(bytes));
     }
+    tarni_cache_leave(cache);
+  }
+  return TARNI_LIKELY(item != UINT32_MAX) ? heap->base + ((uint64_t)item << 8) : 0;
+}
+
+tarn_status tarn_alloc(tarn_heap *heap, uint64_t bytes, tarn_stream stream, tarn_ptr *block) {
+  const tarn_ptr hit = hot_small(heap, bytes, stream);
+  if (TARNI_LIKELY(hit != 0)) {
+    *block = hit;
+    return TARN_OK;
   }
   return alloc_slow(heap, bytes, TARNI_ALIGNMENT, stream, block);
 }
@@ -322,9 +329,8 @@ tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_t alignme
     return tarn_alloc(heap, bytes, stream, block);
   }
   const uint64_t least = tarni_max(bytes, alignment);
-  if (alignment <= TARNI_GRANULE && least <= TARNI_SHARED_BLOCK_MAX && heap->buckets == NULL &&
-      !tarni_is_watched(heap)) {
-    return tarn_alloc(heap, (uint64_t)1 << (tarni_log2(least - 1) + 1), stream, block);
+  if (alignment <= TARNI_GRANULE && least <= TARNI_SHARED_BLOCK_MAX) { /* see tarni_alloc_plain */
+    *block = hot_small(heap, (uint64_t)1 << (tarni_log2(least - 1) + 1), stream);
   }
-  return alloc_slow(heap, bytes, alignment, stream, block);
+  return *block != 0 ? TARN_OK : alloc_slow(heap, bytes, alignment, stream, block);
 }
