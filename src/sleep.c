@@ -445,6 +445,7 @@ static tarn_status wake_grow(tarn_heap *heap, tarni_nap *nap) {
 
 static tarn_status wake_try_grow(tarn_heap *heap) {
   tarni_nap *nap = heap->nap;
+  TARN_TRY(device_await_all(heap, nap)); /* graphs may have been launched meanwhile */
   collect_complete(heap);
   tarni_lock_acquire(&heap->lock);
   idle_forget_locked(heap, nap);

@@ -214,5 +214,5 @@ bool rig_is_sound(const rig *r) {
                   stats.reserved_bytes + stats.asleep_bytes) &&
          (r->is_rounded ? CHECK(rig_state(r).created_bytes >= stats.reserved_bytes)
                         : CHECK_EQ(rig_state(r).created_bytes, stats.reserved_bytes)) &&
-         CHECK(stats.quarantined_bytes <= stats.reserved_bytes);
+         CHECK(stats.quarantined_bytes <= stats.reserved_bytes + stats.asleep_bytes);
 }

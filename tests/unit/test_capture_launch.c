@@ -167,11 +167,37 @@ static void what_cannot_be_waited_for(void) {
   close_busy(&r, blocks);
 }
 
+/* A launch while the heap sleeps: the waking waits for it, and does not take it for complete. */
+static void while_the_heap_sleeps(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
+  if (r.has_buckets) { /* it does not sleep */
+    rig_close(&r);
+    return;
+  }
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+  CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_DROP));
+  CHECK_OK(tarn_graph_launch(graph, r.streams[1]));
+  CHECK(rig_state(&r).pending_operations != 0);
+  CHECK_OK(tarn_heap_wake(r.heap));
+  tarn_graph_info info = {.size = sizeof(info)};
+  CHECK_OK(tarn_graph_get_info(graph, &info));
+  CHECK(!info.is_idle || rig_state(&r).pending_operations == 0);
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_EQ(r.n_findings, 0);
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"freed on a forked stream", freed_on_a_forked_stream},
     {"beside a capture of the same arena", beside_a_capture_of_the_same_arena},
     {"with blocks that it holds", with_blocks_that_it_holds},
     {"what cannot be waited for", what_cannot_be_waited_for},
+    {"while the heap sleeps", while_the_heap_sleeps},
 };
 
 TEST_MAIN(cases)
