@@ -645,6 +645,17 @@ tarn_status tarni_captures_close_held(tarn_heap *heap) {
   return TARN_OK;
 }
 
+bool tarni_captures_are_unsure_held(const tarn_heap *heap) {
+  bool is = heap->captures_over != NULL;
+  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
+    is = is || graph->is_unsure;
+  }
+  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    is = is || arena->is_unsure;
+  }
+  return is;
+}
+
 void tarni_captures_free(tarn_heap *heap) {
   while (heap->captures_over != NULL) {
     tarn_capture *capture = heap->captures_over;

@@ -261,13 +261,13 @@ tarn_status tarn_heap_create(const tarn_heap_config *config, tarn_heap **out) {
 /* ---- Unmaking ---- */
 
 /* Gives back all that the driver has given. Blocks that are live may be in use on streams that the
- * heap has never met. May be called again where it fails. */
+ * heap has never met, and so may memory of captures. May be called again where it fails. */
 static tarn_status heap_give_back(tarn_heap *heap, bool has_live) {
   tarni_lock_acquire(&heap->lock); /* a thread that exits meanwhile has nothing to give then */
   tarni_cache_empty_all_locked(heap, 0, false);
   tarni_lock_release(&heap->lock);
   TARN_TRY(tarni_lanes_finish_grow(heap));
-  if (has_live) {
+  if (has_live || tarni_captures_are_unsure_held(heap)) {
     TARN_TRY(tarni_device_await(heap));
   }
   TARN_TRY(tarni_graphs_close(heap, false));

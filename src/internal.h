@@ -644,6 +644,9 @@ bool tarni_arena_block(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info)
 /* Whether captures let the heap go; what is left of them, then of graphs and arenas. */
 tarn_status tarni_captures_close_held(tarn_heap *heap);
 void tarni_captures_free(tarn_heap *heap);
+/* Whether something may use memory of captures, or blocks that were freed in them, that no ticket
+ * stands for. */
+bool tarni_captures_are_unsure_held(const tarn_heap *heap);
 /* Gives back what waited for work that is complete by now. */
 void tarni_captures_reap_held(tarn_heap *heap);
 void tarni_captures_reap(tarn_heap *heap); /* the same; one load where there are no arenas */

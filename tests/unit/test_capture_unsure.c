@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Work that uses memory of captures and that no ticket of the heap stands for: a launch that could
+ * not be noted, a stream that the heap had not heard of. Nothing goes before it is complete. */
+#include "port/port.h"
+#include "support/rig.h"
+#include "support/test.h"
+#include "tarn/capture.h"
+
+enum { MIB = 1 << 20 };
+
+/* A graph that the program launches itself, which the heap could not note. */
+static tarn_graph *launch_untold(rig *r, tarni_graph_exec *exec) {
+  rig_block block;
+  tarni_port *port = (tarni_port *)r->device;
+  tarn_capture *capture = rig_capture_begin(r, NULL);
+  CHECK_OK(rig_capture_alloc(r, MIB, r->streams[0], &block));
+  CHECK_OK(tarn_free(r->heap, block.address, r->streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarni_port_graph_instantiate(port, tarn_graph_handle(graph), exec));
+  CHECK_OK(tarni_port_graph_launch(port, *exec, r->streams[1]));
+  CHECK_OK(tarn_sim_fail(r->device, TARN_CALL_STREAM_ID, 1, 1, 999));
+  CHECK_STATUS(tarn_graph_launched(graph, r->streams[1]), TARN_DRIVER);
+  return graph;
+}
+
+static void destroy_heap(rig *r) {
+  uint64_t n_live;
+  CHECK_OK(tarn_heap_destroy(r->heap, &n_live));
+  CHECK_EQ(n_live, 0);
+  CHECK_EQ(r->n_findings, 0);
+  r->heap = NULL;
+}
+
+static void heap_goes_after_a_launch(void) {
+  rig r;
+  tarni_graph_exec exec = NULL;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
+  CHECK_OK(tarn_graph_destroy(launch_untold(&r, &exec)));
+  CHECK(rig_stats(&r).captured_bytes != 0); /* it waits */
+  destroy_heap(&r);
+  CHECK_OK(tarni_port_graph_destroy((tarni_port *)r.device, NULL, exec));
+  rig_close(&r);
+}
+
+/* A captured block that another stream has used, and frees inside a capture that it has joined. */
+static void heap_goes_after_an_unheard_stream(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 3));
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
+  rig_order(&r, r.streams[0], r.streams[2]);
+  rig_touch(&r, &block, r.streams[2], false);
+  const tarn_capture_config config = {.size = sizeof(config), .mode = TARN_CAPTURE_RELAXED};
+  capture = rig_capture_begin(&r, &config);
+  rig_order(&r, r.streams[0], r.streams[2]);
+  CHECK_OK(tarn_free(r.heap, block.address, r.streams[2]));
+  rig_order(&r, r.streams[2], r.streams[0]);
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+  CHECK_OK(tarn_graph_destroy(graph));
+  destroy_heap(&r);
+  rig_close(&r);
+}
+
+static tarn_capture *adopt(rig *r) {
+  const tarn_capture_config config = {
+      .size = sizeof(config), .mode = TARN_CAPTURE_RELAXED, .is_adopted = true};
+  CHECK_OK(tarni_port_capture_begin((tarni_port *)r->device, r->streams[0], TARNI_CAPTURE_RELAXED));
+  return rig_capture_begin(r, &config);
+}
+
+/* Gives an adopted capture up, and only then ends it in the driver. */
+static void abort_adopted(rig *r, tarn_capture *capture) {
+  tarni_port *port = (tarni_port *)r->device;
+  tarni_graph handle = NULL;
+  CHECK_OK(tarn_capture_abort(&capture));
+  CHECK_OK(tarni_port_capture_end(port, r->streams[0], &handle));
+  CHECK_OK(tarni_port_graph_destroy(port, handle, NULL));
+}
+
+/* A block from before, freed inside by a stream that the heap knows nothing of. */
+static void heap_goes_after_a_capture(void) {
+  rig r;
+  rig_block before;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 2));
+  CHECK_OK(rig_alloc(&r, MIB, r.streams[0], &before));
+  rig_order(&r, r.streams[0], r.streams[1]);
+  rig_touch(&r, &before, r.streams[1], true);
+  tarn_capture *capture = adopt(&r);
+  rig_order(&r, r.streams[0], r.streams[1]);
+  CHECK_OK(rig_free(&r, &before, r.streams[1]));
+  rig_order(&r, r.streams[1], r.streams[0]);
+  abort_adopted(&r, capture);
+  destroy_heap(&r);
+  rig_close(&r);
+}
+
+static const test_case cases[] = {
+    {"heap goes after a launch", heap_goes_after_a_launch},
+    {"heap goes after an unheard stream", heap_goes_after_an_unheard_stream},
+    {"heap goes after a capture", heap_goes_after_a_capture},
+};
+
+TEST_MAIN(cases)
