@@ -364,6 +364,7 @@ static void freed_release_held(tarn_capture *capture) {
   if (is_rest) {
     capture->next = heap->captures_over;
     heap->captures_over = capture;
+    atomic_fetch_add_explicit(&heap->n_over, 1, memory_order_relaxed);
   } else {
     capture_free(capture);
   }
@@ -425,6 +426,7 @@ void tarni_captures_reap_held(tarn_heap *heap) {
   while (over != NULL) {
     tarn_capture *capture = over;
     over = over->next;
+    atomic_fetch_sub_explicit(&heap->n_over, 1, memory_order_relaxed);
     freed_release_held(capture);
   }
   tarni_graphs_reap_held(heap);
@@ -432,7 +434,7 @@ void tarni_captures_reap_held(tarn_heap *heap) {
 }
 
 void tarni_captures_reap(tarn_heap *heap) {
-  if (atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) != 0) {
+  if (tarni_captures_left_any(heap)) {
     tarni_lock_acquire(&heap->capture);
     tarni_captures_reap_held(heap);
     tarni_lock_release(&heap->capture);
@@ -489,7 +491,7 @@ static uint64_t count_parked(const tarn_heap *heap) {
 }
 
 bool tarni_captures_finish(tarn_heap *heap) {
-  if (atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) == 0) {
+  if (!tarni_captures_left_any(heap)) {
     return false;
   }
   tarni_lock_acquire(&heap->capture);

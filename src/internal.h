@@ -649,7 +649,7 @@ void tarni_captures_free(tarn_heap *heap);
 bool tarni_captures_are_unsure_held(const tarn_heap *heap);
 /* Gives back what waited for work that is complete by now. */
 void tarni_captures_reap_held(tarn_heap *heap);
-void tarni_captures_reap(tarn_heap *heap); /* the same; one load where there are no arenas */
+void tarni_captures_reap(tarn_heap *heap); /* the same; hardly anything where none have left any */
 /* The same, and waits for that work. Whether anything came back. */
 bool tarni_captures_finish(tarn_heap *heap);
 /* What no ticket stands for is complete when everything is: where something that nobody has any
@@ -666,6 +666,12 @@ tarn_status tarni_arenas_check_held(const tarn_heap *heap);
 void tarni_histogram_defer_locked(tarn_heap *heap, const tarni_extent *slab, bool is_deferred);
 /* Counts the blocks that captures keep, for the check; gives their bytes. */
 uint64_t tarni_deferred_see_locked(tarn_heap *heap);
+
+/* Whether captures have left anything: arenas, or blocks that were freed in them. */
+static inline bool tarni_captures_left_any(tarn_heap *heap) {
+  return atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) != 0 ||
+         atomic_load_explicit(&heap->n_over, memory_order_relaxed) != 0;
+}
 
 /* While captures are announced, and always for a heap that asks, no allocation is a hit. */
 static inline bool tarni_captures_announced(tarn_heap *heap) {

@@ -80,7 +80,7 @@ tarn_status tarn_heap_reset(tarn_heap *heap) {
   TARN_TRY(live_refuse(heap));
   (void)tarni_captures_finish(heap);
   TARN_TRY(reset_once(heap));
-  if (atomic_load_explicit(&heap->n_arenas, memory_order_relaxed) == 0) {
+  if (!tarni_captures_left_any(heap)) {
     return TARN_OK;
   }
   tarni_captures_reap(heap); /* what waited for streams that are gone is complete now */

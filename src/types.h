@@ -506,6 +506,7 @@ struct tarn_heap {
   tarni_tally calls;           /* of the driver, on the heap's account */
   _Atomic uint32_t n_captures; /* announced, and one more when the heap asks; written under HEAP */
   _Atomic uint32_t n_arenas;
+  _Atomic uint32_t n_over; /* captures_over */
 };
 
 /* The byte of a small block's first 256 bytes; 0 for all others. */

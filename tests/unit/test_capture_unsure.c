@@ -98,10 +98,34 @@ static void heap_goes_after_a_capture(void) {
   rig_close(&r);
 }
 
+/* What was freed in a capture comes back when it can, also where there is no arena any more. */
+static void freed_blocks_are_looked_for(void) {
+  rig r;
+  rig_block before, again;
+  REQUIRE(rig_open(&r, "sim:16M", NULL, 1));
+  CHECK_OK(rig_alloc(&r, 12 * MIB, r.streams[0], &before));
+  tarn_capture *capture = adopt(&r);
+  CHECK_OK(rig_free(&r, &before, r.streams[0]));
+  abort_adopted(&r, capture);
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).pending_bytes, 0);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  CHECK_OK(rig_alloc(&r, 12 * MIB, r.streams[0], &before));
+  capture = rig_capture_begin(&r, NULL);
+  CHECK_OK(rig_free(&r, &before, r.streams[0]));
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_STREAM_ID, 1, 1, 999));
+  CHECK_OK(tarn_capture_abort(&capture));
+  CHECK_OK(rig_alloc(&r, 12 * MIB, r.streams[0], &again)); /* a shortage looks, too */
+  CHECK_OK(rig_free(&r, &again, r.streams[0]));
+  CHECK_OK(tarn_heap_reset(r.heap));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"heap goes after a launch", heap_goes_after_a_launch},
     {"heap goes after an unheard stream", heap_goes_after_an_unheard_stream},
     {"heap goes after a capture", heap_goes_after_a_capture},
+    {"freed blocks are looked for", freed_blocks_are_looked_for},
 };
 
 TEST_MAIN(cases)
