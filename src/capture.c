@@ -370,23 +370,57 @@ static void freed_release_held(tarn_capture *capture) {
   }
 }
 
-/* Blocks that were freed inside go with the graph. */
-static void freed_hold_held(tarn_capture *capture) {
+/* Blocks that a stream freed inside go with the graph. */
+static void deferred_hold_held(tarn_capture *capture, tarni_deferred *deferred) {
   tarn_heap *heap = capture->heap;
+  if (deferred->n_blocks == 0) {
+    return;
+  }
+  if (tarni_deferred_is_nameless(deferred)) {
+    capture->graph->is_unsure = true;
+  } else {
+    tarni_graph_use_held(capture->graph, deferred->stream);
+  }
+  tarni_lock_acquire(&heap->lock);
+  tarni_deferred_append_locked(heap, &capture->graph->held, deferred);
+  tarni_lock_release(&heap->lock);
+}
+
+static void freed_hold_held(tarn_capture *capture) {
   for (uint32_t i = 0; i <= TARNI_CAPTURE_BRANCHES; i++) {
+    deferred_hold_held(capture, &capture->deferred[i]);
+  }
+}
+
+/* What the stream freed inside goes where it is to go while the stream can still be asked: its
+ * handle may mean another one later. pre: the driver does not capture it any more. */
+static tarn_status freed_leave_held(tarn_capture *capture, tarn_stream stream) {
+  for (uint32_t i = 0; i < capture->n_deferred; i++) {
     tarni_deferred *deferred = &capture->deferred[i];
-    if (deferred->n_blocks == 0) {
+    if (deferred->stream != stream || tarni_deferred_is_nameless(deferred)) {
       continue;
     }
-    if (tarni_deferred_is_nameless(deferred)) {
-      capture->graph->is_unsure = true;
+    if (capture->config.holds_freed && capture->graph != NULL) {
+      deferred_hold_held(capture, deferred);
     } else {
-      tarni_graph_use_held(capture->graph, deferred->stream);
+      TARN_TRY(tarni_deferred_release_held(capture->heap, deferred));
     }
-    tarni_lock_acquire(&heap->lock);
-    tarni_deferred_append_locked(heap, &capture->graph->held, deferred);
-    tarni_lock_release(&heap->lock);
   }
+  return TARN_OK;
+}
+
+tarn_status tarni_captures_leave_held(tarn_heap *heap, tarn_stream stream) {
+  tarn_capture *const lists[] = {heap->captures, heap->captures_over};
+  tarni_capture_state state = {0};
+  if (lists[0] != NULL || lists[1] != NULL) {
+    TARN_TRY(tarni_capture_state_of(heap, stream, &state));
+  }
+  for (int i = 0; i < 2 && state.status == TARNI_CAPTURE_NONE; i++) { /* else it stays anyway */
+    for (tarn_capture *capture = lists[i]; capture != NULL; capture = capture->next) {
+      TARN_TRY(freed_leave_held(capture, stream));
+    }
+  }
+  return TARN_OK;
 }
 
 void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {

@@ -543,9 +543,12 @@ tarn_status tarn_stream_retire(tarn_heap *heap, tarn_stream stream) {
   tarni_captures_reap(heap); /* while the stream can be asked about what it freed in captures */
   TARN_TRY(tarni_budgets_leave(heap, stream));
   tarni_lock_acquire(&heap->capture); /* captures and graphs have found the lanes of streams */
-  tarni_lock_acquire(&heap->grow);
-  const tarn_status status = tarni_lane_retire_grow(heap, stream);
-  tarni_lock_release(&heap->grow);
+  tarn_status status = tarni_captures_leave_held(heap, stream);
+  if (status == TARN_OK) {
+    tarni_lock_acquire(&heap->grow);
+    status = tarni_lane_retire_grow(heap, stream);
+    tarni_lock_release(&heap->grow);
+  }
   tarni_lock_release(&heap->capture);
   return status;
 }

@@ -647,6 +647,8 @@ void tarni_captures_free(tarn_heap *heap);
 /* Whether something may use memory of captures, or blocks that were freed in them, that no ticket
  * stands for. */
 bool tarni_captures_are_unsure_held(const tarn_heap *heap);
+/* The stream is about to be retired: what it freed in captures does not wait for it any more. */
+tarn_status tarni_captures_leave_held(tarn_heap *heap, tarn_stream stream);
 /* Gives back what waited for work that is complete by now. */
 void tarni_captures_reap_held(tarn_heap *heap);
 void tarni_captures_reap(tarn_heap *heap); /* the same; hardly anything where none have left any */

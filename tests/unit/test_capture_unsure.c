@@ -121,11 +121,69 @@ static void freed_blocks_are_looked_for(void) {
   rig_close(&r);
 }
 
+/* Ends the driver's capture, retires and destroys the stream that has joined it, and makes another
+ * one that has its handle. */
+static void replace_stream(rig *r, tarni_graph *handle) {
+  tarn_stream old = r->streams[1], made[64];
+  int n = 0;
+  CHECK_OK(tarni_port_capture_end((tarni_port *)r->device, r->streams[0], handle));
+  CHECK_OK(tarn_stream_retire(r->heap, old));
+  CHECK_OK(tarn_stream_destroy(r->device, old));
+  CHECK_OK(tarn_sim_progress(r->device, UINT64_MAX)); /* so that it can be used again */
+  do {
+    CHECK_OK(tarn_stream_create(r->device, &made[n]));
+  } while (made[n] != old && ++n < 64);
+  CHECK(n < 64);
+  for (int i = 0; i < n; i++) {
+    CHECK_OK(tarn_stream_destroy(r->device, made[i]));
+  }
+}
+
+/* A stream goes between the driver's end of an adopted capture and tarn's: what it freed inside
+ * does not wait for the one that has its handle next. */
+static void stream_goes_before_the_end(bool holds_freed) {
+  rig r;
+  rig_block before, again;
+  tarni_graph handle = NULL;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &before));
+  rig_order(&r, r.streams[0], r.streams[1]);
+  rig_touch(&r, &before, r.streams[1], true);
+  const tarn_capture_config config = {.size = sizeof(config),
+                                      .mode = TARN_CAPTURE_RELAXED,
+                                      .is_adopted = true,
+                                      .holds_freed = holds_freed};
+  CHECK_OK(tarni_port_capture_begin((tarni_port *)r.device, r.streams[0], TARNI_CAPTURE_RELAXED));
+  tarn_capture *capture = rig_capture_begin(&r, &config);
+  rig_order(&r, r.streams[0], r.streams[1]);
+  CHECK_OK(rig_free(&r, &before, r.streams[1]));
+  CHECK_STATUS(tarn_stream_retire(r.heap, r.streams[1]), TARN_CAPTURE);
+  rig_order(&r, r.streams[1], r.streams[0]);
+  replace_stream(&r, &handle);
+  tarn_graph *graph = rig_capture_end(capture);
+  tarn_graph_info info = {.size = sizeof(info)};
+  CHECK_OK(tarn_graph_get_info(graph, &info));
+  CHECK_EQ(info.held_blocks, holds_freed);
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[1], &again));
+  CHECK_OK(rig_free(&r, &again, r.streams[1]));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  CHECK_OK(tarni_port_graph_destroy((tarni_port *)r.device, handle, NULL));
+  rig_close(&r);
+}
+
+static void streams_that_go(void) {
+  stream_goes_before_the_end(false);
+  stream_goes_before_the_end(true);
+}
+
 static const test_case cases[] = {
     {"heap goes after a launch", heap_goes_after_a_launch},
     {"heap goes after an unheard stream", heap_goes_after_an_unheard_stream},
     {"heap goes after a capture", heap_goes_after_a_capture},
     {"freed blocks are looked for", freed_blocks_are_looked_for},
+    {"streams that go before the end", streams_that_go},
 };
 
 TEST_MAIN(cases)
