@@ -254,6 +254,16 @@ tarn_status tarni_capture_state_of(tarn_heap *heap, tarn_stream stream, tarni_ca
 tarn_status tarni_capture_by_id_held(tarn_heap *heap, uint64_t id, tarn_capture **capture);
 /* Ends what the heap knows of a capture, and gives its memory back or to its graph. */
 void tarni_capture_close_held(tarn_capture *capture, bool is_kept);
+void tarni_capture_free(tarn_capture *capture);
+/* Captures that nobody announced are over when their stream is not in them any more. */
+void tarni_captures_find_ends_held(tarn_heap *heap);
+
+/* ---- parked.c: what captures leave when they are over ---- */
+/* Gives back what was freed inside; where the driver does not let it, it is tried again later. The
+ * capture is gone afterwards. */
+void tarni_freed_release_held(tarn_capture *capture);
+/* What was freed inside goes with the graph. */
+void tarni_freed_hold_held(tarn_capture *capture);
 
 /* ---- story.c: what a capture has allocated ---- */
 bool tarni_story_room(tarni_story *story);

@@ -47,8 +47,7 @@ static tarn_status capture_goes_on(tarn_capture *capture, bool *goes_on) {
   return TARN_OK;
 }
 
-/* Captures that nobody announced are over when their stream is not in them any more. */
-static void found_end_held(tarn_heap *heap) {
+void tarni_captures_find_ends_held(tarn_heap *heap) {
   for (tarn_capture *next, *capture = heap->captures; capture != NULL; capture = next) {
     bool goes_on = true;
     next = capture->next;
@@ -86,7 +85,7 @@ tarn_status tarni_capture_of_held(tarn_heap *heap, tarn_stream stream, tarn_capt
   tarni_capture_state state;
   *capture = NULL;
   if (heap->care.is_asking_captures) {
-    found_end_held(heap);
+    tarni_captures_find_ends_held(heap);
   }
   TARN_TRY(tarni_capture_state_of(heap, stream, &state));
   if (state.status == TARNI_CAPTURE_NONE) {
@@ -192,7 +191,7 @@ static tarn_status capture_make_held(tarn_heap *heap, const tarn_capture_config 
   return TARN_OK;
 }
 
-static void capture_free(tarn_capture *capture) {
+void tarni_capture_free(tarn_capture *capture) {
   tarni_story_close(&capture->story);
   free(capture->edges);
   free(capture->path);
@@ -203,7 +202,7 @@ static void capture_free(tarn_capture *capture) {
 static void capture_unmake_held(tarn_capture *capture) {
   tarn_heap *heap = capture->heap;
   free(capture->graph);
-  capture_free(capture);
+  tarni_capture_free(capture);
   (void)tarni_arenas_reap_held(heap);
 }
 
@@ -354,75 +353,6 @@ static void withdraw_held(tarn_capture *capture) {
   tarni_lock_release(&heap->lock);
 }
 
-/* Gives back what was freed inside; where the driver does not let it, it is tried again later. */
-static void freed_release_held(tarn_capture *capture) {
-  tarn_heap *heap = capture->heap;
-  bool is_rest = false;
-  for (uint32_t i = 0; i <= TARNI_CAPTURE_BRANCHES; i++) {
-    is_rest |= tarni_deferred_release_held(heap, &capture->deferred[i]) != TARN_OK;
-  }
-  if (is_rest) {
-    capture->next = heap->captures_over;
-    heap->captures_over = capture;
-    atomic_fetch_add_explicit(&heap->n_over, 1, memory_order_relaxed);
-  } else {
-    capture_free(capture);
-  }
-}
-
-/* Blocks that a stream freed inside go with the graph. */
-static void deferred_hold_held(tarn_capture *capture, tarni_deferred *deferred) {
-  tarn_heap *heap = capture->heap;
-  if (deferred->n_blocks == 0) {
-    return;
-  }
-  if (tarni_deferred_is_nameless(deferred)) {
-    capture->graph->is_unsure = true;
-  } else {
-    tarni_graph_use_held(capture->graph, deferred->stream);
-  }
-  tarni_lock_acquire(&heap->lock);
-  tarni_deferred_append_locked(heap, &capture->graph->held, deferred);
-  tarni_lock_release(&heap->lock);
-}
-
-static void freed_hold_held(tarn_capture *capture) {
-  for (uint32_t i = 0; i <= TARNI_CAPTURE_BRANCHES; i++) {
-    deferred_hold_held(capture, &capture->deferred[i]);
-  }
-}
-
-/* What the stream freed inside goes where it is to go while the stream can still be asked: its
- * handle may mean another one later. pre: the driver does not capture it any more. */
-static tarn_status freed_leave_held(tarn_capture *capture, tarn_stream stream) {
-  for (uint32_t i = 0; i < capture->n_deferred; i++) {
-    tarni_deferred *deferred = &capture->deferred[i];
-    if (deferred->stream != stream || tarni_deferred_is_nameless(deferred)) {
-      continue;
-    }
-    if (capture->config.holds_freed && capture->graph != NULL) {
-      deferred_hold_held(capture, deferred);
-    } else {
-      TARN_TRY(tarni_deferred_release_held(capture->heap, deferred));
-    }
-  }
-  return TARN_OK;
-}
-
-tarn_status tarni_captures_leave_held(tarn_heap *heap, tarn_stream stream) {
-  tarn_capture *const lists[] = {heap->captures, heap->captures_over};
-  tarni_capture_state state = {0};
-  if (lists[0] != NULL || lists[1] != NULL) {
-    TARN_TRY(tarni_capture_state_of(heap, stream, &state));
-  }
-  for (int i = 0; i < 2 && state.status == TARNI_CAPTURE_NONE; i++) { /* else it stays anyway */
-    for (tarn_capture *capture = lists[i]; capture != NULL; capture = capture->next) {
-      TARN_TRY(freed_leave_held(capture, stream));
-    }
-  }
-  return TARN_OK;
-}
-
 void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
   tarn_heap *heap = capture->heap;
   tarn_arena *arena = capture->arena;
@@ -441,7 +371,7 @@ void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
     tarni_graph_add_held(graph);
     if (capture->config.holds_freed) {
       capture->graph = graph;
-      freed_hold_held(capture);
+      tarni_freed_hold_held(capture);
     }
   } else {
     tarni_graph_drop_held(graph);
@@ -449,99 +379,8 @@ void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
       (void)tarni_arena_shrink_held(arena, tarni_max(arena->top, capture->mapped_before));
     }
   }
-  freed_release_held(capture);
+  tarni_freed_release_held(capture);
   (void)tarni_arenas_reap_held(heap);
-}
-
-void tarni_captures_reap_held(tarn_heap *heap) {
-  found_end_held(heap);
-  tarn_capture *over = heap->captures_over;
-  heap->captures_over = NULL;
-  while (over != NULL) {
-    tarn_capture *capture = over;
-    over = over->next;
-    atomic_fetch_sub_explicit(&heap->n_over, 1, memory_order_relaxed);
-    freed_release_held(capture);
-  }
-  tarni_graphs_reap_held(heap);
-  (void)tarni_arenas_reap_held(heap);
-}
-
-void tarni_captures_reap(tarn_heap *heap) {
-  if (tarni_captures_left_any(heap)) {
-    tarni_lock_acquire(&heap->capture);
-    tarni_captures_reap_held(heap);
-    tarni_lock_release(&heap->capture);
-  }
-}
-
-bool tarni_captures_sure_held(tarn_heap *heap) {
-  bool is_unsure = false;
-  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
-    is_unsure = is_unsure || (graph->is_gone && graph->is_unsure);
-  }
-  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
-    is_unsure = is_unsure || (!tarni_arena_is_needed(arena) && arena->is_unsure);
-  }
-  if (!is_unsure || tarni_capture_forbids() || tarni_device_await(heap) != TARN_OK) {
-    return false;
-  }
-  for (tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
-    graph->is_unsure = false;
-  }
-  for (tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
-    arena->is_unsure = false;
-  }
-  tarni_captures_reap_held(heap);
-  return true;
-}
-
-/* Whether anything waits for work that is not known to be complete. */
-static bool has_parked(const tarn_heap *heap) {
-  bool has = heap->captures_over != NULL;
-  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
-    has = has || (graph->is_gone && !graph->is_unsure);
-  }
-  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
-    has = has || !(tarni_arena_is_needed(arena) || arena->is_unsure);
-  }
-  return has;
-}
-
-/* How many captures, graphs and arenas are there that nobody has any more. */
-static uint64_t count_parked(const tarn_heap *heap) {
-  uint64_t n = 0;
-  for (const tarn_capture *capture = heap->captures_over; capture != NULL;
-       capture = capture->next) {
-    n++;
-  }
-  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
-    n += graph->is_gone;
-  }
-  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
-    n += !tarni_arena_is_needed(arena);
-  }
-  return n;
-}
-
-bool tarni_captures_finish(tarn_heap *heap) {
-  if (!tarni_captures_left_any(heap)) {
-    return false;
-  }
-  tarni_lock_acquire(&heap->capture);
-  const uint64_t n_before = count_parked(heap);
-  tarni_captures_reap_held(heap);
-  (void)tarni_captures_sure_held(heap);
-  bool is_news = true;
-  while (is_news && has_parked(heap)) {
-    tarni_lock_acquire(&heap->grow);
-    is_news = tarni_fences_wait_grow(heap);
-    tarni_lock_release(&heap->grow);
-    tarni_captures_reap_held(heap);
-  }
-  const bool is_any_back = count_parked(heap) < n_before;
-  tarni_lock_release(&heap->capture);
-  return is_any_back;
 }
 
 static tarn_status capture_given(tarn_capture **capture, const char *operation) {
@@ -655,7 +494,7 @@ tarn_status tarn_graph_find(tarn_heap *heap, uint64_t capture_id, tarn_graph **g
   *graph = NULL;
   TARN_TRY(tarni_heap_given(heap, operation));
   tarni_lock_acquire(&heap->capture);
-  found_end_held(heap);
+  tarni_captures_find_ends_held(heap);
   for (tarn_graph *at = heap->graphs; at != NULL && *graph == NULL; at = at->next) {
     if (at->is_found && at->id == capture_id) {
       at->is_found = false;
@@ -672,33 +511,11 @@ tarn_status tarn_graph_find(tarn_heap *heap, uint64_t capture_id, tarn_graph **g
 
 /* The heap goes: announced captures keep it, others are over. */
 tarn_status tarni_captures_close_held(tarn_heap *heap) {
-  found_end_held(heap);
+  tarni_captures_find_ends_held(heap);
   if (heap->captures != NULL) {
     return tarni_fail(TARN_BUSY, "tarn_heap_destroy", NULL,
                       "End or abort all captures before the heap is destroyed.",
                       "capture %llu still goes on", (unsigned long long)heap->captures->id);
   }
   return TARN_OK;
-}
-
-bool tarni_captures_are_unsure_held(const tarn_heap *heap) {
-  bool is = heap->captures_over != NULL;
-  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
-    is = is || graph->is_unsure;
-  }
-  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
-    is = is || arena->is_unsure;
-  }
-  return is;
-}
-
-void tarni_captures_free(tarn_heap *heap) {
-  while (heap->captures_over != NULL) {
-    tarn_capture *capture = heap->captures_over;
-    heap->captures_over = capture->next;
-    for (uint32_t i = 0; i <= TARNI_CAPTURE_BRANCHES; i++) {
-      tarni_uses_drop(capture->deferred[i].uses);
-    }
-    capture_free(capture);
-  }
 }

@@ -639,7 +639,7 @@ bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_
 bool tarni_arena_use(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status);
 bool tarni_arena_block(tarn_heap *heap, tarn_ptr pointer, tarn_block_info *info);
 
-/* ---- capture.c, arena.c, graph.c, defer.c: for the heap; those that end in _held need
+/* ---- capture.c, parked.c, arena.c, graph.c, defer.c: for the heap; those that end in _held need
  * heap->capture ---- */
 /* Whether captures let the heap go; what is left of them, then of graphs and arenas. */
 tarn_status tarni_captures_close_held(tarn_heap *heap);
