@@ -154,18 +154,17 @@ tarn_status tarn_graph_launch(tarn_graph *graph, tarn_stream stream) {
 static tarn_status graph_launched_held(tarn_graph *graph, tarn_stream stream) {
   tarni_index lane;
   TARN_TRY(launch_check(graph, "tarn_graph_launched"));
-  if (!launched_room(graph)) {
-    graph->is_unsure = true; /* it was launched all the same */
-    return tarni_fail(TARN_HOST_MEMORY, "tarn_graph_launched", NULL, "Free some host memory.",
-                      "no host memory to note a launch: the graph's memory stays with the heap");
+  const tarn_status status =
+      launched_room(graph)
+          ? tarni_lane_find(graph->heap, stream, &lane)
+          : tarni_fail(TARN_HOST_MEMORY, "tarn_graph_launched", NULL, "Free some host memory.",
+                       "no host memory to note a launch: the graph's memory stays with the heap");
+  if (status == TARN_OK) {
+    launch_note(graph, lane);
+  } else {
+    graph->is_unsure = graph->arena->is_unsure = true; /* it was launched all the same */
   }
-  const tarn_status status = tarni_lane_find(graph->heap, stream, &lane);
-  if (status != TARN_OK) {
-    graph->is_unsure = true;
-    return status;
-  }
-  launch_note(graph, lane);
-  return TARN_OK;
+  return status;
 }
 
 tarn_status tarn_graph_launched(tarn_graph *graph, tarn_stream stream) {

@@ -43,6 +43,18 @@ static void heap_goes_after_a_launch(void) {
   rig_close(&r);
 }
 
+static void arena_sleeps_after_a_launch(void) {
+  rig r;
+  tarni_graph_exec exec = NULL;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
+  tarn_graph *graph = launch_untold(&r, &exec);
+  CHECK_OK(tarn_arena_sleep(tarn_graph_arena(graph), false));
+  CHECK_EQ(r.n_findings, 0);
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarni_port_graph_destroy((tarni_port *)r.device, NULL, exec));
+  rig_close(&r);
+}
+
 /* A captured block that another stream has used, and frees inside a capture that it has joined. */
 static void heap_goes_after_an_unheard_stream(void) {
   rig r;
@@ -180,6 +192,7 @@ static void streams_that_go(void) {
 
 static const test_case cases[] = {
     {"heap goes after a launch", heap_goes_after_a_launch},
+    {"arena sleeps after a launch", arena_sleeps_after_a_launch},
     {"heap goes after an unheard stream", heap_goes_after_an_unheard_stream},
     {"heap goes after a capture", heap_goes_after_a_capture},
     {"freed blocks are looked for", freed_blocks_are_looked_for},
