@@ -35,7 +35,7 @@ static tarn_status capture_goes_on(tarn_capture *capture, bool *goes_on) {
   tarni_capture_state state;
   *goes_on = true;
   if (tarni_capture_is_anothers(capture)) { /* its own thread will find out */
-    *goes_on = !(capture->is_found && tarni_thread_is_gone(capture->thread));
+    *goes_on = !tarni_thread_is_gone(capture->thread);
     return TARN_OK;
   }
   TARN_TRY(tarni_capture_id_held(capture));
@@ -391,8 +391,23 @@ static tarn_status capture_given(tarn_capture **capture, const char *operation) 
   return tarni_heap_given((*capture)->heap, operation);
 }
 
+/* The driver would take another thread's default stream for this thread's. *is_over: that thread
+ * is gone, and its stream with it. */
+static tarn_status anothers_refuse(const tarn_capture *capture, const char *operation,
+                                   bool *is_over) {
+  *is_over = tarni_thread_is_gone(capture->thread);
+  return tarni_fail(TARN_STATE, operation, NULL,
+                    *is_over ? "Capture again, and end it by the thread that has begun it."
+                             : "End it by the thread whose default stream it captures.",
+                    "capture %llu is one of another thread's default stream%s",
+                    (unsigned long long)capture->id, *is_over ? ", and that thread is gone" : "");
+}
+
 /* Ends it in the driver. *is_over: the driver does not record any more, whatever was the result. */
-static tarn_status driver_end_held(tarn_capture *capture, bool *is_over) {
+static tarn_status driver_end_held(tarn_capture *capture, const char *operation, bool *is_over) {
+  if (tarni_capture_is_anothers(capture)) {
+    return anothers_refuse(capture, operation, is_over);
+  }
   const tarn_status status =
       tarni_port_capture_end(capture->heap->port, capture->stream, &capture->graph->handle);
   *is_over = true;
@@ -408,8 +423,11 @@ static tarn_status driver_end_held(tarn_capture *capture, bool *is_over) {
 }
 
 static tarn_status adopted_end_held(tarn_capture *capture) {
-  bool goes_on = false;
+  bool goes_on = false, is_over;
   TARN_TRY(capture_goes_on(capture, &goes_on));
+  if (goes_on && tarni_capture_is_anothers(capture)) { /* for all that can be known here */
+    return anothers_refuse(capture, "tarn_capture_end", &is_over);
+  }
   return !goes_on ? TARN_OK
                   : tarni_fail(TARN_STATE, "tarn_capture_end", NULL,
                                "End the driver's capture first: it is the program's.",
@@ -429,8 +447,9 @@ tarn_status tarn_capture_end(tarn_capture **out, tarn_graph **graph) {
   bool is_over = false;
   TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
-  const tarn_status status =
-      capture->config.is_adopted ? adopted_end_held(capture) : driver_end_held(capture, &is_over);
+  const tarn_status status = capture->config.is_adopted
+                                 ? adopted_end_held(capture)
+                                 : driver_end_held(capture, operation, &is_over);
   tarn_error error = {.size = sizeof(error)};
   (void)tarn_last_error(&error);
   if (status == TARN_OK) {
@@ -457,7 +476,7 @@ tarn_status tarn_capture_abort(tarn_capture **out) {
   TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);
   if (!capture->config.is_adopted) {
-    status = driver_end_held(capture, &is_over);
+    status = driver_end_held(capture, "tarn_capture_abort", &is_over);
   }
   if (is_over) {
     tarni_capture_close_held(capture, false);

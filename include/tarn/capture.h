@@ -112,14 +112,17 @@ TARN_API tarn_status tarn_capture_begin(tarn_heap *heap, const tarn_capture_conf
                                         tarn_stream stream, tarn_capture **capture);
 
 /* Ends it, on the stream and (unless relaxed) by the thread that began it, and gives the graph. An
- * adopted one is to be ended by the program before. When it fails, *graph is NULL; a capture that
- * the driver has ended all the same is over, as after tarn_capture_abort (*capture is NULL then),
- * else it goes on, and the call can be made again. */
+ * adopted one is to be ended by the program before. TARN_STATE when it is of another thread's
+ * default stream, which only that thread can name. When it fails, *graph is NULL; a capture that
+ * the driver has ended all the same, or whose thread is gone with its default stream, is over, as
+ * after tarn_capture_abort (*capture is NULL then), else it goes on, and the call can be made
+ * again. */
 TARN_API tarn_status tarn_capture_end(tarn_capture **capture, tarn_graph **graph);
 
 /* Gives it up: whatever it recorded is dropped, and no trace of it is left. Blocks that were
  * allocated in it and not freed stay valid until they are. *capture is NULL afterwards, unless the
- * driver does not let go of it. NULL is ignored. */
+ * driver does not let go of it, or it is of another thread's default stream (TARN_STATE). NULL is
+ * ignored. */
 TARN_API tarn_status tarn_capture_abort(tarn_capture **capture);
 
 /* The announced capture that the stream is in now; NULL: none, and what the program does on the
