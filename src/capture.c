@@ -72,9 +72,9 @@ tarn_status tarni_capture_by_id_held(tarn_heap *heap, uint64_t id, tarn_capture 
   return TARN_OK;
 }
 
-static tarn_status capture_unknown(const tarn_heap *heap, uint64_t id) {
+static tarn_status capture_unknown(const tarn_heap *heap, uint64_t id, const char *operation) {
   const tarni_facts facts = {.device = heap->port->device.name};
-  return tarni_fail(TARN_CAPTURE, "tarn_alloc", &facts,
+  return tarni_fail(TARN_CAPTURE, operation, &facts,
                     "Announce it with tarn_capture_begin, or have every allocation ask "
                     "(TARN_ASK_CAPTURES).",
                     "the stream is being captured (capture %llu), and nobody told the heap",
@@ -101,7 +101,7 @@ tarn_status tarni_capture_of_held(tarn_heap *heap, tarn_stream stream, tarn_capt
   }
   if (*capture == NULL) {
     return heap->care.is_asking_captures ? found_begin_held(heap, stream, state.id, capture)
-                                         : capture_unknown(heap, state.id);
+                                         : capture_unknown(heap, state.id, "tarn_alloc");
   }
   return TARN_OK;
 }
@@ -499,6 +499,10 @@ tarn_status tarn_capture_find(tarn_heap *heap, tarn_stream stream, tarn_capture 
   tarn_status status = tarni_capture_state_of(heap, stream, &state);
   if (status == TARN_OK && state.status != TARNI_CAPTURE_NONE) {
     status = tarni_capture_by_id_held(heap, state.id, capture);
+    if (status == TARN_OK && (*capture == NULL || (*capture)->is_found)) {
+      *capture = NULL; /* one that was found is the heap's, which frees it when it is over */
+      status = capture_unknown(heap, state.id, operation);
+    }
   }
   tarni_lock_release(&heap->capture);
   return status;

@@ -126,7 +126,8 @@ TARN_API tarn_status tarn_capture_end(tarn_capture **capture, tarn_graph **graph
 TARN_API tarn_status tarn_capture_abort(tarn_capture **capture);
 
 /* The announced capture that the stream is in now; NULL: none, and what the program does on the
- * stream is done, not recorded. */
+ * stream is done, not recorded. TARN_CAPTURE: it is in one that nobody announced, also if the heap
+ * has found it by asking. */
 TARN_API tarn_status tarn_capture_find(tarn_heap *heap, tarn_stream stream, tarn_capture **capture);
 
 /* The graph memory that a capture left of which nobody told (TARN_ASK_CAPTURES), by the driver's id

@@ -541,6 +541,29 @@ static void captures_found_by_asking(void) {
   rig_close(&r);
 }
 
+/* A capture that nobody announced is the heap's, if it has found it, and nobody else's. */
+static void found_captures_are_not_handed_out(void) {
+  for (int i = 0; i < 2; i++) {
+    const tarn_heap_config config = {.size = sizeof(config), .is_asking_captures = i == 1};
+    rig r;
+    tarn_ptr block = 0;
+    tarni_graph raw = NULL;
+    tarn_capture *capture = NULL;
+    REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+    tarni_port *port = (tarni_port *)r.device;
+    CHECK_OK(tarni_port_capture_begin(port, r.streams[0], TARNI_CAPTURE_RELAXED));
+    CHECK_STATUS(tarn_alloc(r.heap, MIB, r.streams[0], &block), i == 1 ? TARN_OK : TARN_CAPTURE);
+    CHECK_OK(i == 1 ? tarn_free(r.heap, block, r.streams[0]) : TARN_OK);
+    CHECK_STATUS(tarn_capture_find(r.heap, r.streams[0], &capture), TARN_CAPTURE);
+    CHECK(capture == NULL);
+    CHECK_OK(tarni_port_capture_end(port, r.streams[0], &raw));
+    CHECK_OK(tarn_capture_find(r.heap, r.streams[0], &capture));
+    CHECK(capture == NULL);
+    CHECK_OK(tarni_port_graph_destroy(port, raw, NULL));
+    rig_close(&r);
+  }
+}
+
 static void bad_arguments(void) {
   rig r;
   tarn_capture *capture = (tarn_capture *)&r;
@@ -603,6 +626,7 @@ static const test_case cases[] = {
     {"captures that nobody announced", captures_that_nobody_announced},
     {"captures that nobody knows of", captures_that_nobody_knows_of},
     {"captures found by asking", captures_found_by_asking},
+    {"found captures are not handed out", found_captures_are_not_handed_out},
     {"bad arguments", bad_arguments},
     {"heaps that go first", heaps_that_go_first},
 };

@@ -99,8 +99,9 @@ static void found_by_its_own_thread(void) {
   const tarn_heap_config config = {.size = sizeof(config), .is_asking_captures = true};
   static pair p;
   rig_block inside;
-  tarn_capture *capture = NULL;
+  tarn_graph *graph = NULL;
   tarni_graph raw = NULL;
+  tarni_capture_state state;
   REQUIRE(pair_open(&p, &config, allocate_beside));
   tarni_port *port = (tarni_port *)p.rig.device;
   CHECK_OK(rig_alloc(&p.rig, MIB, OWN, &p.block));
@@ -110,8 +111,8 @@ static void found_by_its_own_thread(void) {
   CHECK_OK(rig_free(&p.rig, &p.block, OWN));
   turn(&p);
   turn(&p);
-  CHECK_OK(tarn_capture_find(p.rig.heap, OWN, &capture));
-  CHECK(capture != NULL);
+  CHECK_OK(tarni_port_capture_state(port, OWN, &state));
+  CHECK_STATUS(tarn_graph_find(p.rig.heap, state.id, &graph), TARN_FOREIGN); /* not yet */
   CHECK_OK(tarn_free(p.rig.heap, inside.address, OWN));
   CHECK_OK(tarni_port_capture_end(port, OWN, &raw));
   CHECK_OK(tarni_port_graph_destroy(port, raw, NULL));
