@@ -107,7 +107,7 @@ endforeach()
 foreach(setting PRESET=exact-pool PRESET=power-buckets ROUNDING=exact)
   string(REGEX REPLACE ".*=" "" setting_name ${setting})
   set(tests_of_captures unit.capture unit.capture_launch unit.capture_defects
-    unit.capture_unsure unit.arena stress.capture_threads)
+    unit.capture_unsure unit.capture_hold unit.arena stress.capture_threads)
   if(setting MATCHES PRESET) # they take their time, and the third one has nothing of its own
     list(APPEND tests_of_captures fault.capture_fault)
   endif()

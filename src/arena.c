@@ -294,7 +294,8 @@ tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end) {
 /* ---- Unmaking ---- */
 
 bool tarni_arena_is_needed(const tarn_arena *arena) {
-  return arena->is_owned || arena->n_graphs != 0 || arena->capture != NULL || arena->live.n != 0;
+  return arena->is_owned || arena->n_graphs != 0 || arena->capture != NULL || arena->live.n != 0 ||
+         arena->n_held != 0;
 }
 
 static tarn_status arena_close(tarn_arena *arena) {
@@ -485,17 +486,17 @@ tarn_status tarn_arena_get_info(tarn_arena *arena, tarn_arena_info *info) {
 }
 
 tarn_status tarni_arena_busy(const tarn_arena *arena, const char *operation) {
-  return tarni_fail(TARN_BUSY, operation, NULL,
-                    "End the capture, and destroy the graphs that use the arena.",
-                    "%s and %u graphs use the arena",
-                    arena->capture != NULL ? "a capture" : "no capture", arena->n_graphs);
+  return tarni_fail(
+      TARN_BUSY, operation, NULL, "End the capture, and destroy the graphs that use the arena.",
+      "%s and %u graphs use the arena%s", arena->capture != NULL ? "a capture" : "no capture",
+      arena->n_graphs, arena->n_held != 0 ? ", and graphs of others hold blocks of it" : "");
 }
 
 tarn_status tarn_arena_clear(tarn_arena *arena) {
   TARN_TRY(tarni_arena_given(arena, "tarn_arena_clear"));
   tarni_lock_acquire(&arena->heap->capture);
   tarn_status status = TARN_OK;
-  if (arena->capture != NULL || arena->n_graphs != 0) {
+  if (arena->capture != NULL || arena->n_graphs != 0 || arena->n_held != 0) {
     status = tarni_arena_busy(arena, "tarn_arena_clear");
   } else {
     tarni_pieces_forget_held(arena);

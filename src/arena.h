@@ -2,8 +2,9 @@
  *
  * The model of captures: every struct with its invariants, and what their files share. Glossary:
  *   arena    addresses of their own with memory behind them, from the first up to `mapped`
- *   piece    a stretch of an arena's addresses: a live block, or free. Pieces partition the arena
- *            from 0 to `top`; what lies behind was never used, or is not used any more
+ *   piece    a stretch of an arena's addresses: a live block, free, or held, which is a block that
+ *            was freed in a later capture and goes with that, or with its graph. Pieces partition
+ *            the arena from 0 to `top`; what lies behind was never used, or is not used any more
  *   stamp    of a free piece: what must be complete, in the capture that goes on, before it is used
  *            again (algo/reach.h). Outside a capture it is TARNI_REACH_ALWAYS: whoever captures
  *            next runs at another time
@@ -34,6 +35,7 @@ typedef struct tarni_piece {
   uint32_t stamp;          /* free */
   uint32_t request;        /* live: in the capture that goes on; TARNI_PIECE_NONE: from before */
   bool is_live;
+  const tarn_graph *holder; /* held: that graph, or the one that a capture will be; else NULL */
   struct tarni_piece_uses *uses; /* live: streams named by tarn_use; NULL: none */
 } tarni_piece;
 
@@ -76,6 +78,7 @@ struct tarn_arena {
   uint32_t *free; /* the free pieces, in the order of addresses; as much room as for pieces */
   uint32_t n_free;
   tarni_table live; /* offset -> piece of every live block */
+  uint32_t n_held;  /* pieces */
   uint64_t top;
   uint64_t high_water, live_bytes, allocations, alloc_bytes;
   tarni_arena_chunk *chunks;
@@ -187,7 +190,8 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *o
 tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes, const char *operation);
 /* Gives the memory behind `end` back, where a whole chunk lies there. pre: nothing uses it. */
 tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end);
-/* Whether somebody has a right to it: its owner, a capture, a graph, a live block. */
+/* Whether somebody has a right to it: its owner, a capture, a graph, a block that is live or held.
+ */
 bool tarni_arena_is_needed(const tarn_arena *arena);
 /* Frees those that nobody needs any more: TARN_OK also where they must wait. */
 tarn_status tarni_arenas_reap_held(tarn_heap *heap);
@@ -225,6 +229,14 @@ bool tarni_piece_room_held(tarn_arena *arena);
 uint32_t tarni_piece_take_held(tarn_arena *arena, uint64_t offset, uint64_t size);
 /* Makes a live block free. Never allocates. */
 void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp);
+/* Makes a live block a held one. Never allocates. */
+void tarni_piece_hold_held(tarn_arena *arena, uint32_t index, const tarn_graph *holder);
+/* Makes all that the graph holds free, in any arena. */
+void tarni_pieces_release_held(tarn_heap *heap, const tarn_graph *holder);
+/* Whether a graph of another arena holds any. */
+bool tarni_pieces_are_lent_held(const tarn_arena *arena);
+/* How many the graph holds, in any arena. */
+uint64_t tarni_pieces_count_held(const tarn_heap *heap, const tarn_graph *holder);
 /* A capture is over: all that is free may be used by the next. */
 void tarni_pieces_settle_held(tarn_arena *arena);
 /* The live block that holds the offset; TARNI_PIECE_NONE: none. */

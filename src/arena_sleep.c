@@ -53,7 +53,7 @@ tarn_status tarn_arena_sleep(tarn_arena *arena, bool keep) {
     status = tarni_fail(TARN_UNSUPPORTED, operation, NULL,
                         "Give the memory back by what it was made with.",
                         "the arena's memory is the caller's");
-  } else if (arena->capture != NULL) {
+  } else if (arena->capture != NULL || tarni_pieces_are_lent_held(arena)) {
     status = tarni_arena_busy(arena, operation);
   } else if (!arena->is_asleep) {
     status = arena_sleep(arena, keep);

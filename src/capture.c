@@ -357,6 +357,9 @@ void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
   tarn_heap *heap = capture->heap;
   tarn_arena *arena = capture->arena;
   withdraw_held(capture);
+  if (!is_kept || !capture->config.holds_freed) {
+    tarni_pieces_release_held(heap, capture->graph);
+  }
   tarni_pieces_settle_held(arena);
   for (tarn_arena *any = heap->arenas; any != NULL; any = any->next) {
     tarni_arena_settle_held(any); /* blocks of others were freed inside, too */

@@ -130,22 +130,29 @@ static bool is_any_holding(const tarn_heap *heap) {
   return is;
 }
 
+/* The capture that a free belongs to; NULL: none. Where that cannot be known it is an error only if
+ * a graph may depend on it. */
+static tarn_status capture_of_free_held(tarn_heap *heap, tarn_stream stream,
+                                        tarn_capture **capture) {
+  const tarn_status status = tarni_capture_of_free_held(heap, stream, capture);
+  const bool is_known = status == TARN_OK || status == TARN_INVALID || status == TARN_DEVICE_LOST;
+  return is_known || !is_any_holding(heap) ? TARN_OK : status;
+}
+
 tarn_status tarni_capture_defer(tarn_heap *heap, uint64_t offset, tarn_stream stream,
                                 bool *is_deferred) {
   tarn_capture *capture;
   *is_deferred = false;
   tarni_lock_acquire(&heap->capture);
-  const tarn_status status = tarni_capture_of_free_held(heap, stream, &capture);
+  const tarn_status status = capture_of_free_held(heap, stream, &capture);
   if (capture != NULL) {
     tarni_deferred *deferred = deferred_for(capture, stream);
     tarni_lock_acquire(&heap->lock);
     *is_deferred = tarni_deferred_add_locked(heap, deferred, offset);
     tarni_lock_release(&heap->lock);
   }
-  const bool is_known = status == TARN_OK || status == TARN_INVALID || status == TARN_DEVICE_LOST;
-  const bool may_pass = is_known || !is_any_holding(heap);
   tarni_lock_release(&heap->capture);
-  return may_pass ? TARN_OK : status;
+  return status;
 }
 
 static tarn_status arena_refuse(const tarn_arena *arena, uint64_t offset, const char *operation) {
@@ -192,23 +199,41 @@ static void note_uses_held(tarn_arena *arena, const tarni_piece *piece) {
   }
 }
 
-static void block_give_held(tarn_arena *arena, uint32_t index, tarn_stream stream) {
-  tarn_heap *heap = arena->heap;
+/* A block that was freed in a capture which has not made it stays until that has ended, or with its
+ * graph: what was recorded may still use it. */
+static void block_give_held(tarn_arena *arena, uint32_t index, tarn_stream stream,
+                            const tarn_capture *of_stream) {
   tarn_capture *capture = arena->capture;
   const tarni_piece *piece = &arena->pieces[index];
-  const tarn_capture *of_stream = tarni_capture_freeing_held(heap, stream);
-  const bool is_inside =
-      capture != NULL && of_stream == capture && piece->request != TARNI_PIECE_NONE;
+  const bool is_fresh = capture != NULL && piece->request != TARNI_PIECE_NONE;
+  const bool is_inside = is_fresh && of_stream == capture;
   uint32_t stamp = capture != NULL ? TARNI_REACH_NEVER : TARNI_REACH_ALWAYS;
   if (is_inside) {
     stamp = stamp_of_free(capture, piece, stream);
   }
   note_uses_held(arena, piece);
   tarni_arena_ticket_held(arena, stream, is_inside);
-  if (capture != NULL && piece->request != TARNI_PIECE_NONE) {
+  if (is_fresh) {
     tarni_story_free(&capture->story, piece->request, stamp);
   }
-  tarni_piece_give_held(arena, index, stamp);
+  if (of_stream != NULL && !is_inside) {
+    tarni_piece_hold_held(arena, index, of_stream->graph);
+  } else {
+    tarni_piece_give_held(arena, index, stamp);
+  }
+}
+
+static tarn_status arena_free_held(tarn_arena *arena, tarn_ptr block, tarn_stream stream) {
+  const uint64_t offset = block - arena->base;
+  const uint32_t index = tarni_table_find(&arena->live, offset);
+  tarn_capture *of_stream;
+  if (index == TARNI_TABLE_NONE) {
+    return arena_refuse(arena, offset, "tarn_free");
+  }
+  TARN_TRY(capture_of_free_held(arena->heap, stream, &of_stream));
+  block_give_held(arena, index, stream, of_stream);
+  (void)tarni_arenas_reap_held(arena->heap); /* it may have been the last one that kept the arena */
+  return TARN_OK;
 }
 
 bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_status *status) {
@@ -218,15 +243,7 @@ bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_
   tarni_lock_acquire(&heap->capture);
   tarn_arena *arena = tarni_arena_find_held(heap, block);
   if (arena != NULL) {
-    const uint64_t offset = block - arena->base;
-    const uint32_t index = tarni_table_find(&arena->live, offset);
-    if (index == TARNI_TABLE_NONE) {
-      *status = arena_refuse(arena, offset, "tarn_free");
-    } else {
-      block_give_held(arena, index, stream);
-      (void)tarni_arenas_reap_held(heap); /* it may have been the last one that kept the arena */
-      *status = TARN_OK;
-    }
+    *status = arena_free_held(arena, block, stream);
   }
   tarni_lock_release(&heap->capture);
   return arena != NULL;

@@ -227,7 +227,8 @@ tarn_status tarn_graph_get_info(tarn_graph *graph, tarn_graph_info *info) {
                                .allocations = story->n_requests,
                                .alloc_bytes = story->alloc_bytes,
                                .peak_bytes = story->peak,
-                               .held_blocks = graph->held.n_blocks,
+                               .held_blocks = graph->held.n_blocks +
+                                              tarni_pieces_count_held(graph->heap, graph),
                                .launches = graph->launches};
   tarni_lock_release(&graph->heap->capture);
   return tarni_struct_out(info, &now, sizeof(now), "tarn_graph_get_info");
@@ -278,6 +279,7 @@ void tarni_graphs_reap_held(tarn_heap *heap) {
     }
     *link = graph->next;
     graph->arena->n_graphs--;
+    tarni_pieces_release_held(heap, graph);
     tarni_lock_acquire(&heap->lock);
     tarni_deferred_give_locked(heap, &graph->held, TARNI_LANE_COMMON);
     tarni_lock_release(&heap->lock);
@@ -308,6 +310,7 @@ tarn_status tarni_graphs_close(tarn_heap *heap, bool is_lost) {
     }
     heap->graphs = graph->next;
     graph->arena->n_graphs--;
+    tarni_pieces_release_held(heap, graph);
     tarni_uses_drop(graph->held.uses);
     graph_free(graph);
   }

@@ -19,8 +19,12 @@ static uint64_t piece_end(const tarni_piece *piece) {
   return piece->offset + piece->size;
 }
 
+static bool is_free(const tarni_piece *piece) {
+  return !piece->is_live && piece->holder == NULL;
+}
+
 static bool is_usable(const tarni_piece *piece, const tarni_reach *reach, uint32_t done) {
-  return !piece->is_live &&
+  return is_free(piece) &&
          (piece->stamp == TARNI_REACH_ALWAYS || tarni_reach_covers(reach, done, piece->stamp));
 }
 
@@ -199,7 +203,7 @@ static void piece_remove(tarn_arena *arena, uint32_t index) {
 /* Cuts a free piece in two; gives the second. */
 static uint32_t piece_cut(tarn_arena *arena, uint32_t index, uint64_t offset) {
   tarni_piece *piece = piece_get(arena, index);
-  tarn_assert(!piece->is_live && offset > piece->offset && offset < piece_end(piece));
+  tarn_assert(is_free(piece) && offset > piece->offset && offset < piece_end(piece));
   const uint64_t end = piece_end(piece);
   piece->size = offset - piece->offset;
   return piece_insert(arena, index, offset, end - offset, piece->stamp);
@@ -222,7 +226,7 @@ uint32_t tarni_piece_take_held(tarn_arena *arena, uint64_t offset, uint64_t size
     if (piece_end(&arena->pieces[next]) > end) {
       (void)piece_cut(arena, next, end);
     }
-    tarn_assert(!arena->pieces[next].is_live);
+    tarn_assert(is_free(&arena->pieces[next]));
     arena->pieces[index].size += arena->pieces[next].size;
     free_remove(arena, next);
     piece_remove(arena, next);
@@ -241,7 +245,7 @@ uint32_t tarni_piece_take_held(tarn_arena *arena, uint64_t offset, uint64_t size
 /* Whether a piece and the one behind it are free. */
 static bool is_free_pair(const tarn_arena *arena, uint32_t index) {
   const tarni_piece *piece = &arena->pieces[index];
-  return !piece->is_live && piece->next != TARNI_PIECE_NONE && !arena->pieces[piece->next].is_live;
+  return is_free(piece) && piece->next != TARNI_PIECE_NONE && is_free(&arena->pieces[piece->next]);
 }
 
 /* Makes one piece of two. */
@@ -269,19 +273,83 @@ static void uses_free(tarni_piece *piece) {
   }
 }
 
-void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp) {
-  tarni_piece *piece = piece_get(arena, index);
+/* A live block is none any more. */
+static void piece_end_live(tarn_arena *arena, tarni_piece *piece) {
   tarn_assert(piece->is_live);
   uses_free(piece);
   tarni_table_remove(&arena->live, piece->offset);
   arena->live_bytes -= piece->size;
   piece->is_live = false;
   piece->request = TARNI_PIECE_NONE;
+}
+
+static void piece_make_free(tarn_arena *arena, uint32_t index, uint32_t stamp) {
+  tarni_piece *piece = piece_get(arena, index);
   piece->stamp = stamp;
   free_add(arena, index);
   piece_merge_equal(arena, index);
   piece_merge_equal(arena, piece->previous);
 }
+
+void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp) {
+  piece_end_live(arena, piece_get(arena, index));
+  piece_make_free(arena, index, stamp);
+}
+
+/* ---- Held pieces ---- */
+
+void tarni_piece_hold_held(tarn_arena *arena, uint32_t index, const tarn_graph *holder) {
+  tarni_piece *piece = piece_get(arena, index);
+  piece_end_live(arena, piece);
+  piece->holder = holder;
+  arena->n_held++;
+}
+
+/* The next one from `index` on, in the order of addresses, that the graph holds; NULL: any. */
+static uint32_t held_from(const tarn_arena *arena, uint32_t index, const tarn_graph *holder) {
+  while (index != TARNI_PIECE_NONE && (arena->pieces[index].holder == NULL ||
+                                       (holder != NULL && arena->pieces[index].holder != holder))) {
+    index = arena->pieces[index].next;
+  }
+  return index;
+}
+
+static uint32_t held_first(const tarn_arena *arena, const tarn_graph *holder) {
+  return arena->n_held != 0 ? held_from(arena, arena->first, holder) : TARNI_PIECE_NONE;
+}
+
+void tarni_pieces_release_held(tarn_heap *heap, const tarn_graph *holder) {
+  for (tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    const uint32_t stamp = arena->capture != NULL ? TARNI_REACH_NEVER : TARNI_REACH_ALWAYS;
+    for (uint32_t next, i = held_first(arena, holder); i != TARNI_PIECE_NONE; i = next) {
+      next = held_from(arena, arena->pieces[i].next, holder);
+      arena->pieces[i].holder = NULL;
+      arena->n_held--;
+      piece_make_free(arena, i, stamp);
+    }
+  }
+}
+
+bool tarni_pieces_are_lent_held(const tarn_arena *arena) {
+  uint32_t i = held_first(arena, NULL);
+  while (i != TARNI_PIECE_NONE && arena->pieces[i].holder->arena == arena) {
+    i = held_from(arena, arena->pieces[i].next, NULL);
+  }
+  return i != TARNI_PIECE_NONE;
+}
+
+uint64_t tarni_pieces_count_held(const tarn_heap *heap, const tarn_graph *holder) {
+  uint64_t n = 0;
+  for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
+    for (uint32_t i = held_first(arena, holder); i != TARNI_PIECE_NONE;
+         i = held_from(arena, arena->pieces[i].next, holder)) {
+      n++;
+    }
+  }
+  return n;
+}
+
+/* ---- The end of a capture ---- */
 
 void tarni_pieces_settle_held(tarn_arena *arena) {
   arena->n_free = 0;
@@ -291,12 +359,12 @@ void tarni_pieces_settle_held(tarn_arena *arena) {
     while (is_free_pair(arena, i)) {
       piece_merge(arena, i);
     }
-    if (!arena->pieces[i].is_live) {
+    if (is_free(&arena->pieces[i])) {
       arena->free[arena->n_free++] = i;
     }
   }
   const uint32_t last = arena->last;
-  if (last != TARNI_PIECE_NONE && !arena->pieces[last].is_live) {
+  if (last != TARNI_PIECE_NONE && is_free(&arena->pieces[last])) {
     arena->top = arena->pieces[last].offset;
     arena->n_free--;
     piece_remove(arena, last);
@@ -313,7 +381,7 @@ static tarn_status piece_wrong(const char *what, uint64_t offset) {
 
 tarn_status tarni_pieces_check_held(const tarn_arena *arena) {
   uint64_t at = 0, live_bytes = 0, n_live = 0;
-  uint32_t previous = TARNI_PIECE_NONE, n_free = 0;
+  uint32_t previous = TARNI_PIECE_NONE, n_free = 0, n_held = 0;
   for (uint32_t i = arena->first; i != TARNI_PIECE_NONE; i = arena->pieces[i].next) {
     const tarni_piece *piece = &arena->pieces[i];
     if (piece->offset != at || piece->size == 0 || piece->previous != previous) {
@@ -322,11 +390,12 @@ tarn_status tarni_pieces_check_held(const tarn_arena *arena) {
     if (piece->is_live != (tarni_table_find(&arena->live, at) == i)) {
       return piece_wrong("a live block is not found", at);
     }
-    if (!piece->is_live && (n_free == arena->n_free || arena->free[n_free++] != i)) {
+    if (is_free(piece) && (n_free == arena->n_free || arena->free[n_free++] != i)) {
       return piece_wrong("a free piece is not found", at);
     }
     live_bytes += piece->is_live ? piece->size : 0;
     n_live += piece->is_live;
+    n_held += piece->holder != NULL;
     previous = i;
     at = piece_end(piece);
   }
@@ -334,8 +403,8 @@ tarn_status tarni_pieces_check_held(const tarn_arena *arena) {
       n_free != arena->n_free) {
     return piece_wrong("the end", at);
   }
-  if (live_bytes != arena->live_bytes || n_live != arena->live.n) {
-    return piece_wrong("what is live", live_bytes);
+  if (live_bytes != arena->live_bytes || n_live != arena->live.n || n_held != arena->n_held) {
+    return piece_wrong("what is live, or held,", live_bytes);
   }
   return TARN_OK;
 }
@@ -346,7 +415,7 @@ void tarni_pieces_forget_held(tarn_arena *arena) {
   }
   tarni_table_clear(&arena->live);
   arena->first = arena->last = arena->unused = TARNI_PIECE_NONE;
-  arena->n_pieces = arena->n_free = 0;
+  arena->n_pieces = arena->n_free = arena->n_held = 0;
   arena->top = arena->live_bytes = 0;
 }
 

@@ -64,14 +64,16 @@ typedef struct tarn_arena_info {
 
 TARN_API tarn_status tarn_arena_get_info(tarn_arena *arena, tarn_arena_info *info);
 
-/* Forgets all blocks of an arena that no graph and no capture uses (else TARN_BUSY): it is as new.
- * Work that uses its memory must be complete, or ordered before what comes. */
+/* Forgets all blocks of an arena that no graph and no capture uses or holds a block of (else
+ * TARN_BUSY): it is as new. Work that uses its memory must be complete, or ordered before what
+ * comes. */
 TARN_API tarn_status tarn_arena_clear(tarn_arena *arena);
 
 /* Gives the physical memory of an idle arena back to the device and keeps its addresses. With
  * `keep`, its content is saved in host memory and is there again after the waking; without, it is
  * lost. Waits for the last launch. Its graphs cannot be launched before tarn_arena_wake. TARN_BUSY
- * while a capture uses it, TARN_UNSUPPORTED for memory of the caller's. */
+ * while a capture uses it, or a graph of another arena holds a block of it, TARN_UNSUPPORTED for
+ * memory of the caller's. */
 TARN_API tarn_status tarn_arena_sleep(tarn_arena *arena, bool keep);
 TARN_API tarn_status tarn_arena_wake(tarn_arena *arena);
 
@@ -169,7 +171,7 @@ typedef struct tarn_graph_info {
   uint64_t allocations; /* in its capture */
   uint64_t alloc_bytes; /* their sum */
   uint64_t peak_bytes;  /* most that were allocated at once, in the order of the calls */
-  uint64_t held_blocks; /* from outside the arena */
+  uint64_t held_blocks; /* from before its capture, or handed to it */
   uint64_t launches;
 } tarn_graph_info;
 

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Blocks that are freed in a capture which has not made them: they stay until it has ended, or with
+ * its graph. */
+#include "port/port.h"
+#include "support/rig.h"
+#include "support/test.h"
+#include "tarn/capture.h"
+
+enum { MIB = 1 << 20 };
+
+static uint64_t held_blocks(tarn_graph *graph) {
+  tarn_graph_info info = {.size = sizeof(info)};
+  CHECK_OK(tarn_graph_get_info(graph, &info));
+  return info.held_blocks;
+}
+
+/* A block that is left of a capture whose graph is gone, or is there. */
+static tarn_graph *leave_block(rig *r, rig_block *block, bool is_gone) {
+  tarn_capture *capture = rig_capture_begin(r, NULL);
+  CHECK_OK(rig_capture_alloc(r, 4 * MIB, r->streams[0], block));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_graph_launch(graph, r->streams[0]));
+  CHECK_OK(tarn_stream_synchronize(r->device, r->streams[0]));
+  if (is_gone) {
+    CHECK_OK(tarn_graph_destroy(graph));
+    graph = NULL;
+  }
+  return graph;
+}
+
+static tarn_capture *capture_and_free(rig *r, const rig_block *block, bool holds_freed,
+                                      tarn_arena *arena) {
+  const tarn_capture_config config = {.size = sizeof(config),
+                                      .mode = TARN_CAPTURE_RELAXED,
+                                      .holds_freed = holds_freed,
+                                      .arena = arena};
+  tarn_capture *capture = rig_capture_begin(r, &config);
+  rig_touch(r, block, r->streams[0], false);
+  CHECK_OK(tarn_free(r->heap, block->address, r->streams[0]));
+  CHECK_STATUS(tarn_free(r->heap, block->address, r->streams[0]), TARN_DOUBLE_FREE);
+  return capture;
+}
+
+/* Captured blocks go with the graph, too. */
+static void with_the_graph(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  (void)leave_block(&r, &block, true);
+  tarn_graph *graph = rig_capture_end(capture_and_free(&r, &block, true, NULL));
+  CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
+  CHECK_EQ(held_blocks(graph), 1);
+  CHECK_EQ(rig_stats(&r).captured_bytes, 4 * MIB);
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  CHECK_EQ(r.n_findings, 0);
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
+  CHECK_EQ(rig_stats(&r).captured_bytes, 0);
+  rig_close(&r);
+}
+
+/* The same in an arena of both. */
+static void in_the_same_arena(void) {
+  rig r;
+  rig_block block, other;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  tarn_graph *first = leave_block(&r, &block, false);
+  tarn_arena *arena = tarn_graph_arena(first);
+  tarn_graph *second = rig_capture_end(capture_and_free(&r, &block, true, arena));
+  CHECK_EQ(held_blocks(second), 1);
+  const tarn_capture_config config = {.size = sizeof(config), .arena = arena};
+  tarn_capture *capture = rig_capture_begin(&r, &config);
+  CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[0], &other));
+  CHECK(other.address != block.address);
+  CHECK_OK(tarn_free(r.heap, other.address, r.streams[0]));
+  tarn_graph *third = rig_capture_end(capture);
+  CHECK_OK(tarn_arena_sleep(arena, true)); /* it is all its own */
+  CHECK_OK(tarn_arena_wake(arena));
+  CHECK_OK(tarn_graph_destroy(second));
+  CHECK_OK(tarn_graph_destroy(third));
+  CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
+  capture = rig_capture_begin(&r, &config);
+  CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[0], &other));
+  CHECK_EQ(other.address, block.address);
+  CHECK_OK(tarn_free(r.heap, other.address, r.streams[0]));
+  CHECK_OK(tarn_capture_abort(&capture));
+  CHECK_OK(tarn_graph_destroy(first));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* Nobody else has the place before the capture has ended, or been given up. */
+static void until_the_end(bool is_aborted) {
+  rig r;
+  rig_block block, other;
+  tarn_capture *second = NULL;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
+  tarn_graph *graph = leave_block(&r, &block, false);
+  tarn_arena *arena = tarn_graph_arena(graph);
+  const tarn_capture_config config = {
+      .size = sizeof(config), .mode = TARN_CAPTURE_RELAXED, .arena = arena};
+  tarn_capture *capture = capture_and_free(&r, &block, false, NULL);
+  CHECK_STATUS(tarn_arena_sleep(arena, false), TARN_BUSY);
+  CHECK_OK(tarn_capture_begin(r.heap, &config, r.streams[1], &second));
+  CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[1], &other));
+  CHECK(other.address != block.address);
+  CHECK_OK(tarn_free(r.heap, other.address, r.streams[1]));
+  CHECK_OK(tarn_capture_abort(&second));
+  if (is_aborted) {
+    CHECK_OK(tarn_capture_abort(&capture));
+  } else {
+    tarn_graph *ended = rig_capture_end(capture);
+    CHECK_EQ(held_blocks(ended), 0);
+    CHECK_OK(tarn_graph_destroy(ended));
+  }
+  CHECK_OK(tarn_capture_begin(r.heap, &config, r.streams[1], &second));
+  CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[1], &other));
+  CHECK_EQ(other.address, block.address);
+  CHECK_OK(tarn_free(r.heap, other.address, r.streams[1]));
+  CHECK_OK(tarn_capture_abort(&second));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static void until_any_end(void) {
+  until_the_end(false);
+  until_the_end(true);
+}
+
+static const test_case cases[] = {
+    {"captured blocks, with the graph", with_the_graph},
+    {"captured blocks, in the same arena", in_the_same_arena},
+    {"captured blocks, until the end", until_any_end},
+};
+
+TEST_MAIN(cases)
