@@ -44,7 +44,7 @@ typedef struct tarni_piece_uses {
   struct tarni_piece_uses *next;
   tarn_stream stream;
   const void *thread; /* whose stream it is, where each thread has its own; else NULL */
-  tarni_index lane;   /* TARNI_LANE_COMMON: the stream was being captured then */
+  tarni_index lane;   /* TARNI_LANE_COMMON: it was in the capture that has made the block */
 } tarni_piece_uses;
 
 typedef enum tarni_arena_chunk_state {

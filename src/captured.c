@@ -251,13 +251,24 @@ bool tarni_arena_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_
 
 /* ---- Using and asking ---- */
 
-static tarn_status use_add_held(tarn_heap *heap, tarni_piece *piece, tarn_stream stream) {
+/* The lane of what the stream does outside of captures with the block: none with one that its
+ * capture has made; what it was given before may use any other. */
+static tarn_status use_lane_held(const tarn_arena *arena, const tarni_piece *piece,
+                                 tarn_stream stream, tarni_index *lane) {
+  tarn_heap *heap = arena->heap;
   tarn_capture *capture;
-  tarni_index lane = TARNI_LANE_COMMON;
+  *lane = TARNI_LANE_COMMON;
   TARN_TRY(tarni_capture_of_held(heap, stream, &capture));
-  if (capture == NULL) {
-    TARN_TRY(tarni_lane_find(heap, stream, &lane));
+  if (capture != NULL && capture == arena->capture && piece->request != TARNI_PIECE_NONE) {
+    return TARN_OK;
   }
+  const tarn_status status = tarni_lane_find(heap, stream, lane);
+  return status == TARN_CAPTURE ? tarni_lane_unnamed(heap, stream, lane) : status;
+}
+
+static tarn_status use_add_held(const tarn_arena *arena, tarni_piece *piece, tarn_stream stream) {
+  tarni_index lane;
+  TARN_TRY(use_lane_held(arena, piece, stream, &lane));
   for (const tarni_piece_uses *use = piece->uses; use != NULL; use = use->next) {
     if (use->stream == stream && use->lane == lane && use->thread == tarni_thread_of(stream)) {
       return TARN_OK;
@@ -283,7 +294,7 @@ bool tarni_arena_use(tarn_heap *heap, tarn_ptr block, tarn_stream stream, tarn_s
   if (arena != NULL) {
     const uint64_t offset = block - arena->base;
     const uint32_t index = tarni_table_find(&arena->live, offset);
-    *status = index != TARNI_TABLE_NONE ? use_add_held(heap, &arena->pieces[index], stream)
+    *status = index != TARNI_TABLE_NONE ? use_add_held(arena, &arena->pieces[index], stream)
                                         : arena_refuse(arena, offset, "tarn_use");
   }
   tarni_lock_release(&heap->capture);

@@ -144,8 +144,9 @@ TARN_API tarn_status tarn_graph_find(tarn_heap *heap, uint64_t capture_id, tarn_
 /* Launches a graph of tarn's own. Launches are ordered after those of other graphs with the same
  * arena. The first launch instantiates it, which others' captures may forbid: TARN_CAPTURE, and it
  * can be tried again; likewise while a stream is captured that used a block of an earlier capture
- * before it joined, and has freed it inside. If the heap had not heard of that stream before, the
- * next launch waits for the device on the host. */
+ * before it joined, and has freed it inside, or was named for it there by tarn_use and it is freed.
+ * If the heap had not heard of that stream before it freed one, the next launch waits for the
+ * device on the host. */
 TARN_API tarn_status tarn_graph_launch(tarn_graph *graph, tarn_stream stream);
 
 /* Says that the program has launched the graph itself, on this stream, just now. */

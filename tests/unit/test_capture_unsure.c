@@ -190,6 +190,38 @@ static void streams_that_go(void) {
   stream_goes_before_the_end(true);
 }
 
+/* A captured block that a stream has used before it joined a later capture, and names there: its
+ * memory does not go before that work is complete. */
+static void used_inside_by_a_busy_stream(void) {
+  for (int is_known = 0; is_known < 2; is_known++) {
+    const tarn_capture_config relaxed = {.size = sizeof(relaxed), .mode = TARN_CAPTURE_RELAXED};
+    rig r;
+    rig_block block, known;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 3));
+    tarn_capture *capture = rig_capture_begin(&r, NULL);
+    CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+    tarn_graph *graph = rig_capture_end(capture);
+    CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
+    if (is_known == 1) {
+      CHECK_OK(rig_alloc(&r, 256, r.streams[1], &known));
+      CHECK_OK(rig_free(&r, &known, r.streams[1]));
+    }
+    rig_order(&r, r.streams[0], r.streams[1]);
+    rig_touch(&r, &block, r.streams[1], false);
+    capture = rig_capture_begin(&r, &relaxed);
+    rig_order(&r, r.streams[0], r.streams[1]);
+    CHECK_OK(tarn_use(r.heap, block.address, r.streams[1]));
+    CHECK_OK(tarn_free(r.heap, block.address, r.streams[2]));
+    rig_order(&r, r.streams[1], r.streams[0]);
+    CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+    CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+    CHECK_OK(tarn_graph_destroy(graph));
+    CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
+    CHECK_EQ(rig_stats(&r).captured_bytes, 0);
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
     {"heap goes after a launch", heap_goes_after_a_launch},
     {"arena sleeps after a launch", arena_sleeps_after_a_launch},
@@ -197,6 +229,7 @@ static const test_case cases[] = {
     {"heap goes after a capture", heap_goes_after_a_capture},
     {"freed blocks are looked for", freed_blocks_are_looked_for},
     {"streams that go before the end", streams_that_go},
+    {"used inside by a busy stream", used_inside_by_a_busy_stream},
 };
 
 TEST_MAIN(cases)
