@@ -169,48 +169,54 @@ void tarni_deferred_append_locked(tarn_heap *heap, tarni_deferred *to, tarni_def
   from->n_blocks = 0;
 }
 
-/* ---- For the check of the heap ---- */
+/* ---- Looking ---- */
 
-/* A block of a slab is where it is. */
-static void slab_see(tarn_heap *heap, uint64_t offset) {
-  if (heap->buckets == NULL) {
-    tarni_extent_at(heap, heap->pages[offset >> TARNI_GRANULE_LOG2])->n_seen++;
-  }
-}
-
-static uint64_t deferred_see(tarn_heap *heap, const tarni_deferred *deferred) {
-  uint64_t bytes = 0;
+static void deferred_each(tarn_heap *heap, const tarni_deferred *deferred,
+                          tarni_deferred_visit visit, void *user) {
   for (uint32_t at = deferred->small; at != 0; at = heap->links[at - 1]) {
     const uint64_t offset = (uint64_t)(at - 1) << 8;
     const tarni_index slab = heap->pages[offset >> TARNI_GRANULE_LOG2];
-    slab_see(heap, offset);
-    bytes += tarni_class_size(tarni_extent_at(heap, slab)->class_index);
+    visit(user, offset, tarni_class_size(tarni_extent_at(heap, slab)->class_index));
   }
   for (tarni_index at = deferred->large; at != 0; at = *large_link(heap, at)) {
-    if (heap->buckets == NULL) {
-      tarni_extent_at(heap, at)->n_seen++;
-    }
-    bytes += large_bytes(heap, at);
+    visit(user, heap->buckets != NULL ? 0 : tarni_extent_at(heap, at)->offset,
+          large_bytes(heap, at));
   }
   for (const tarni_uses *uses = deferred->uses; uses != NULL; uses = uses->next) {
-    slab_see(heap, uses->offset);
-    bytes += uses->bytes;
+    visit(user, uses->offset, uses->bytes);
   }
-  return bytes;
+}
+
+void tarni_graphs_each_locked(tarn_heap *heap, tarni_deferred_visit visit, void *user) {
+  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
+    deferred_each(heap, &graph->held, visit, user);
+  }
+}
+
+/* For the check of the heap: a block of a slab is where it is. */
+typedef struct sight {
+  tarn_heap *heap;
+  uint64_t bytes;
+} sight;
+
+static void block_see(void *user, uint64_t offset, uint64_t bytes) {
+  sight *seen = user;
+  if (seen->heap->buckets == NULL) {
+    tarni_extent_at(seen->heap, seen->heap->pages[offset >> TARNI_GRANULE_LOG2])->n_seen++;
+  }
+  seen->bytes += bytes;
 }
 
 uint64_t tarni_deferred_see_locked(tarn_heap *heap) {
-  uint64_t bytes = 0;
+  sight seen = {.heap = heap};
   tarn_capture *const lists[] = {heap->captures, heap->captures_over};
   for (int i = 0; i < 2; i++) {
     for (const tarn_capture *capture = lists[i]; capture != NULL; capture = capture->next) {
       for (uint32_t j = 0; j <= TARNI_CAPTURE_BRANCHES; j++) {
-        bytes += deferred_see(heap, &capture->deferred[j]);
+        deferred_each(heap, &capture->deferred[j], block_see, &seen);
       }
     }
   }
-  for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
-    bytes += deferred_see(heap, &graph->held);
-  }
-  return bytes;
+  tarni_graphs_each_locked(heap, block_see, &seen);
+  return seen.bytes;
 }

@@ -106,7 +106,7 @@ static tarn_status launch_check(const tarn_graph *graph, const char *operation) 
     return tarni_fail(TARN_STATE, operation, NULL, "Wake the arena with tarn_arena_wake.",
                       "the graph's arena is asleep");
   }
-  return TARN_OK;
+  return graph->held.n_blocks != 0 ? tarni_sleep_refuse(graph->heap, operation) : TARN_OK;
 }
 
 static tarn_status graph_launch_held(tarn_graph *graph, tarn_stream stream) {

@@ -666,6 +666,9 @@ uint64_t tarni_arenas_live_held(const tarn_heap *heap);
 tarn_status tarni_arenas_check_held(const tarn_heap *heap);
 /* histogram.c: a block that captures keep, or do not any more. */
 void tarni_histogram_defer_locked(tarn_heap *heap, const tarni_extent *slab, bool is_deferred);
+/* Shows each block of the heap that a graph holds. Needs heap->capture, too. */
+typedef void (*tarni_deferred_visit)(void *user, uint64_t offset, uint64_t bytes);
+void tarni_graphs_each_locked(tarn_heap *heap, tarni_deferred_visit visit, void *user);
 /* Counts the blocks that captures keep, for the check; gives their bytes. */
 uint64_t tarni_deferred_see_locked(tarn_heap *heap);
 

@@ -13,7 +13,8 @@
  * slow path needs nothing mapped for them. No other call may be under way while the heap falls
  * asleep or wakes: the states of blocks are read.
  *
- * Locks: heap->grow throughout, heap->lock for each change of the books. */
+ * Locks: heap->capture, for blocks that graphs hold, and heap->grow throughout, heap->lock for each
+ * change of the books. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,9 +23,10 @@
 #include "base/text.h"
 #include "debug.h"
 
-typedef struct nap_piece { /* one live block */
+typedef struct nap_piece { /* one block that is live, or that a graph holds */
   uint64_t offset, bytes;
-  uint64_t at; /* in what is saved */
+  uint64_t at;  /* in what is saved */
+  bool is_held; /* as far as was last seen */
 } nap_piece;
 
 typedef struct tarni_nap {
@@ -137,14 +139,18 @@ static void collect_complete(tarn_heap *heap) {
 
 /* ---- Content ---- */
 
-static void piece_add(tarni_nap *nap, uint64_t offset, uint64_t bytes) {
+static void piece_add(void *user, uint64_t offset, uint64_t bytes) {
+  tarni_nap *nap = user;
   tarn_assert(nap->n_pieces < nap->max_pieces);
-  const nap_piece *last = nap->n_pieces != 0 ? &nap->pieces[nap->n_pieces - 1] : NULL;
-  nap->pieces[nap->n_pieces++] = (nap_piece){
-      .offset = offset, .bytes = bytes, .at = last != NULL ? last->at + last->bytes : 0};
+  nap->pieces[nap->n_pieces++] = (nap_piece){.offset = offset, .bytes = bytes};
 }
 
-static void pieces_find_locked(tarn_heap *heap, tarni_nap *nap) {
+static int piece_compare(const void *a, const void *b) {
+  const uint64_t offset = ((const nap_piece *)a)->offset, other = ((const nap_piece *)b)->offset;
+  return (offset > other) - (offset < other);
+}
+
+static void live_find_locked(tarn_heap *heap, tarni_nap *nap) {
   for (uint32_t zone = 0; zone < 2; zone++) {
     for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
       const tarni_extent *slab = tarni_extent_at(heap, i);
@@ -166,13 +172,44 @@ static void pieces_find_locked(tarn_heap *heap, tarni_nap *nap) {
   }
 }
 
-static bool piece_is_live_locked(const tarn_heap *heap, const nap_piece *piece) {
-  tarni_block block = {0};
-  return tarni_block_find_locked(heap, piece->offset, &block) && block.is_live &&
-         block.offset == piece->offset;
+static void pieces_find_locked(tarn_heap *heap, tarni_nap *nap) {
+  live_find_locked(heap, nap);
+  const uint64_t n_live = nap->n_pieces;
+  tarni_graphs_each_locked(heap, piece_add, nap);
+  if (nap->n_pieces != n_live) {
+    qsort(nap->pieces, nap->n_pieces, sizeof(*nap->pieces), piece_compare);
+  }
+  for (uint64_t i = 1; i < nap->n_pieces; i++) {
+    nap->pieces[i].at = nap->pieces[i - 1].at + nap->pieces[i - 1].bytes;
+  }
 }
 
-/* The pieces from `first` on that lie side by side and are still live: how many, and their bytes.
+static void piece_mark(void *user, uint64_t offset, uint64_t bytes) {
+  tarni_nap *nap = user;
+  const nap_piece key = {.offset = offset, .bytes = bytes};
+  nap_piece *found = bsearch(&key, nap->pieces, nap->n_pieces, sizeof(key), piece_compare);
+  if (found != NULL) {
+    found->is_held = true;
+  }
+}
+
+/* Looks which pieces graphs hold now: they may have gone meanwhile. */
+static void held_look(tarn_heap *heap, tarni_nap *nap) {
+  for (uint64_t i = 0; i < nap->n_pieces; i++) {
+    nap->pieces[i].is_held = false;
+  }
+  tarni_lock_acquire(&heap->lock);
+  tarni_graphs_each_locked(heap, piece_mark, nap);
+  tarni_lock_release(&heap->lock);
+}
+
+static bool piece_is_needed_locked(const tarn_heap *heap, const nap_piece *piece) {
+  tarni_block block = {0};
+  return piece->is_held || (tarni_block_find_locked(heap, piece->offset, &block) && block.is_live &&
+                            block.offset == piece->offset);
+}
+
+/* The pieces from `first` on that lie side by side and are still needed: how many, and their bytes.
  */
 static uint64_t pieces_run(tarn_heap *heap, const tarni_nap *nap, uint64_t first, uint64_t *bytes) {
   uint64_t n = 0;
@@ -180,7 +217,7 @@ static uint64_t pieces_run(tarn_heap *heap, const tarni_nap *nap, uint64_t first
   tarni_lock_acquire(&heap->lock);
   for (const nap_piece *piece = &nap->pieces[first];
        first + n < nap->n_pieces && piece->offset == nap->pieces[first].offset + *bytes &&
-       piece_is_live_locked(heap, piece);
+       piece_is_needed_locked(heap, piece);
        piece++) {
     *bytes += piece->bytes;
     n++;
@@ -200,9 +237,10 @@ static tarn_status copies_await(tarn_heap *heap, tarni_nap *nap) {
   return TARN_OK;
 }
 
-/* Copies all live pieces, to what is saved or back, and waits for it. */
+/* Copies all pieces, to what is saved or back, and waits for it. */
 static tarn_status pieces_copy(tarn_heap *heap, tarni_nap *nap, bool is_saving) {
   TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
+  held_look(heap, nap);
   tarn_status status = TARN_OK;
   nap->is_copying = true;
   for (uint64_t i = 0; i < nap->n_pieces && status == TARN_OK;) {
@@ -465,6 +503,7 @@ static tarn_status wake_try_grow(tarn_heap *heap) {
 tarn_status tarn_heap_wake(tarn_heap *heap) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_wake"));
   TARNI_PAYS(&heap->calls);
+  tarni_lock_acquire(&heap->capture);
   tarni_lock_acquire(&heap->grow);
   tarn_status status;
   if (!tarni_is_asleep(heap)) {
@@ -475,6 +514,7 @@ tarn_status tarn_heap_wake(tarn_heap *heap) {
     status = wake_try_grow(heap);
   }
   tarni_lock_release(&heap->grow);
+  tarni_lock_release(&heap->capture);
   return status;
 }
 
@@ -482,15 +522,22 @@ tarn_status tarn_heap_wake(tarn_heap *heap) {
 
 static tarn_status memory_fail(uint64_t n_blocks) {
   return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_sleep", NULL, "Free some host memory.",
-                    "no host memory to note the places of %llu live blocks",
+                    "no host memory to note the places of %llu blocks",
                     (unsigned long long)n_blocks);
+}
+
+static void held_count(void *user, uint64_t offset, uint64_t bytes) {
+  (void)offset;
+  (void)bytes;
+  ++*(uint64_t *)user;
 }
 
 /* Room for what is to be noted. */
 static tarn_status nap_prepare(tarn_heap *heap, tarni_nap *nap, tarn_sleep_content content) {
   TARN_TRY(saved_free(heap, nap)); /* of an earlier time */
   tarni_lock_acquire(&heap->lock);
-  const tarn_heap_stats stats = tarni_stats_locked(heap);
+  uint64_t n_blocks = tarni_stats_locked(heap).live_blocks;
+  tarni_graphs_each_locked(heap, held_count, &n_blocks);
   nap->n_chunks = heap->n_chunks;
   tarni_lock_release(&heap->lock);
   free(nap->is_mapped);
@@ -498,10 +545,10 @@ static tarn_status nap_prepare(tarn_heap *heap, tarni_nap *nap, tarn_sleep_conte
   nap->content = content;
   nap->n_pieces = 0;
   nap->is_saved = false;
-  nap->max_pieces = content == TARN_SLEEP_SAVE ? stats.live_blocks : 0;
+  nap->max_pieces = content == TARN_SLEEP_SAVE ? n_blocks : 0;
   nap->is_mapped = calloc(nap->n_chunks, sizeof(*nap->is_mapped));
   nap->pieces = calloc(nap->max_pieces + 1, sizeof(*nap->pieces));
-  return nap->is_mapped != NULL && nap->pieces != NULL ? TARN_OK : memory_fail(stats.live_blocks);
+  return nap->is_mapped != NULL && nap->pieces != NULL ? TARN_OK : memory_fail(n_blocks);
 }
 
 /* Everything that can fail without a change to the chunks under live blocks. */
@@ -570,9 +617,11 @@ tarn_status tarn_heap_sleep(tarn_heap *heap, tarn_sleep_content content) {
   TARN_TRY(sleep_check(heap, content));
   TARNI_PAYS(&heap->calls);
   tarni_captures_reap(heap); /* those of which nobody told may be over */
+  tarni_lock_acquire(&heap->capture);
   tarni_lock_acquire(&heap->grow);
   const tarn_status status = sleep_grow(heap, content);
   tarni_lock_release(&heap->grow);
+  tarni_lock_release(&heap->capture);
   return status;
 }
 

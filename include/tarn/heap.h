@@ -188,7 +188,8 @@ TARN_API tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
  * and how many bytes. Counts of calls go on; peaks begin anew. */
 TARN_API tarn_status tarn_heap_reset(tarn_heap *heap);
 
-/* What becomes of the content of live blocks while a heap sleeps. */
+/* What becomes of the content of live blocks, and of those that graphs hold, while a heap sleeps.
+ */
 typedef enum tarn_sleep_content {
   TARN_SLEEP_SAVE = 0, /* it is kept in pinned host memory */
   TARN_SLEEP_DROP = 1, /* it is gone: blocks hold anything when the heap wakes */
@@ -198,11 +199,11 @@ typedef enum tarn_sleep_content {
  * memory again at the same place when the heap wakes. Waits for all work of the device. No other
  * call on the heap may be under way, neither here nor when it wakes. Until the heap is awake, no
  * work that uses its blocks may be given to any stream, and allocating, tarn_use, reserving,
- * trimming and resetting are TARN_STATE. Blocks may be freed, and streams retired. TARN_CAPTURE
- * when a stream that the heap knows is being captured, TARN_UNSUPPORTED where blocks are the
- * driver's own allocations. When it fails the heap is awake and holds what it held, but for content
- * that was to be dropped; where the driver does not even allow that, the message says that it is
- * asleep: is_asleep of tarn_heap_stats tells, too. */
+ * trimming, resetting and launching graphs that hold blocks of it are TARN_STATE. Blocks may be
+ * freed, and streams retired. TARN_CAPTURE when a stream that the heap knows is being captured,
+ * TARN_UNSUPPORTED where blocks are the driver's own allocations. When it fails the heap is awake
+ * and holds what it held, but for content that was to be dropped; where the driver does not even
+ * allow that, the message says that it is asleep: is_asleep of tarn_heap_stats tells, too. */
 TARN_API tarn_status tarn_heap_sleep(tarn_heap *heap, tarn_sleep_content content);
 
 /* Gets memory for all blocks that are live, at their addresses, and what was saved is in them

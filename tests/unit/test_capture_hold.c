@@ -131,10 +131,72 @@ static void until_any_end(void) {
   until_the_end(true);
 }
 
+/* ---- Blocks of a heap that sleeps ---- */
+
+enum { N_HELD = 6 };
+
+static uint64_t size_of(int i) {
+  return i % 2 == 0 ? 4 * MIB : 1000;
+}
+
+/* A graph that holds some of the blocks, among others that stay live. */
+static tarn_graph *hold_blocks(rig *r, tarn_ptr blocks[N_HELD]) {
+  tarni_port *port = (tarni_port *)r->device;
+  const tarn_capture_config config = {.size = sizeof(config), .holds_freed = true};
+  for (int i = 0; i < N_HELD; i++) {
+    CHECK_OK(tarn_alloc(r->heap, size_of(i), r->streams[0], &blocks[i]));
+    CHECK_OK(tarni_port_fill(port, blocks[i], (uint8_t)(i + 1), size_of(i), r->streams[0]));
+  }
+  CHECK_OK(tarn_use(r->heap, blocks[2], r->streams[1]));
+  tarn_capture *capture = rig_capture_begin(r, &config);
+  for (int i = 0; i < 4; i++) {
+    const rig_block block = {.address = blocks[i], .bytes = size_of(i)};
+    rig_touch(r, &block, r->streams[0], false); /* as weights are */
+    CHECK_OK(tarn_free(r->heap, blocks[i], r->streams[0]));
+  }
+  return rig_capture_end(capture);
+}
+
+static void check_blocks(const rig *r, const tarn_ptr *blocks, int first) {
+  CHECK_OK(tarn_stream_synchronize(r->device, r->streams[0]));
+  for (int i = first; i < N_HELD; i++) {
+    CHECK(rig_host_is((void *)(uintptr_t)blocks[i], (uint8_t)(i + 1), size_of(i)));
+  }
+}
+
+static void over_a_sleep(void) {
+  rig r;
+  tarn_ptr blocks[N_HELD];
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
+  tarn_graph *graph = hold_blocks(&r, blocks);
+  if (!r.has_buckets) { /* those do not sleep */
+    CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_SAVE));
+    CHECK_STATUS(tarn_graph_launch(graph, r.streams[0]), TARN_STATE);
+    CHECK_OK(tarn_heap_wake(r.heap));
+    check_blocks(&r, blocks, 0);
+  }
+  CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  if (!r.has_buckets) { /* it goes meanwhile, and what it held with it */
+    CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_SAVE));
+    CHECK_OK(tarn_graph_destroy(graph));
+    graph = NULL;
+    CHECK_OK(tarn_heap_wake(r.heap));
+    check_blocks(&r, blocks, 4);
+  }
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK(rig_is_sound(&r));
+  for (int i = 4; i < N_HELD; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+  }
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"captured blocks, with the graph", with_the_graph},
     {"captured blocks, in the same arena", in_the_same_arena},
     {"captured blocks, until the end", until_any_end},
+    {"blocks of the heap, over a sleep", over_a_sleep},
 };
 
 TEST_MAIN(cases)
