@@ -101,7 +101,8 @@ void tarni_arena_settle_held(tarn_arena *arena) {
   tarni_lock_acquire(&heap->lock);
   const uint32_t n_lanes = heap->n_lanes;
   tarni_lock_release(&heap->lock);
-  for (tarni_index lane = 1; lane < n_lanes; lane++) {
+  const bool is_over = arena->capture == NULL; /* else it was one of another arena */
+  for (tarni_index lane = 1; lane < n_lanes && is_over; lane++) {
     arena->tickets[lane] = ticket_of(arena, lane);
     arena->fresh[lane] = 0;
   }

@@ -118,6 +118,26 @@ static void beside_a_capture_of_the_same_arena(void) {
   }
 }
 
+/* The end of a capture with an arena of its own changes nothing for that of another arena. */
+static void beside_the_end_of_another_capture(void) {
+  const tarn_capture_config relaxed = {.size = sizeof(relaxed), .mode = TARN_CAPTURE_RELAXED};
+  rig r;
+  rig_block blocks[3];
+  tarn_capture *other = NULL;
+  REQUIRE(open_busy(&r, blocks));
+  tarn_graph *graph = end_fork(&r, capture_fork(&r, &relaxed));
+  tarn_capture_config shared = relaxed;
+  shared.arena = tarn_graph_arena(graph);
+  tarn_capture *capture = capture_fork(&r, &shared);
+  CHECK_OK(tarn_graph_launch(graph, r.streams[2]));
+  CHECK_OK(tarn_capture_begin(r.heap, &relaxed, r.streams[2], &other));
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(other)));
+  CHECK_OK(tarn_graph_launch(graph, r.streams[2]));
+  CHECK_OK(tarn_graph_destroy(end_fork(&r, capture)));
+  CHECK_OK(tarn_graph_destroy(graph));
+  close_busy(&r, blocks);
+}
+
 /* Blocks from before that go with the graph are no reason for its launches to wait. */
 static void with_blocks_that_it_holds(void) {
   const tarn_capture_config config = {
@@ -195,6 +215,7 @@ static void while_the_heap_sleeps(void) {
 static const test_case cases[] = {
     {"freed on a forked stream", freed_on_a_forked_stream},
     {"beside a capture of the same arena", beside_a_capture_of_the_same_arena},
+    {"beside the end of another capture", beside_the_end_of_another_capture},
     {"with blocks that it holds", with_blocks_that_it_holds},
     {"what cannot be waited for", what_cannot_be_waited_for},
     {"while the heap sleeps", while_the_heap_sleeps},
