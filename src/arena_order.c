@@ -130,7 +130,9 @@ tarn_status tarni_arena_finish_held(tarn_arena *arena) {
   tarn_heap *heap = arena->heap;
   tarni_lock_acquire(&heap->grow);
   tarn_status status = arena_fence_grow(arena);
-  while (status == TARN_OK && lane_open_from(arena, 1) != 0 && tarni_fences_wait_grow(heap)) {
+  tarni_index lane = lane_open_from(arena, 1);
+  while (status == TARN_OK && lane != 0 && tarni_lane_wait_grow(heap, lane)) {
+    lane = lane_open_from(arena, 1);
   }
   tarni_lock_release(&heap->grow);
   status = status == TARN_OK ? tarni_arena_sure_held(arena, "tarn_arena_sleep") : status;

@@ -155,6 +155,7 @@ tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order);
 bool tarni_fences_poll_grow(tarn_heap *heap);
 /* Waits, on the host, for the oldest fence. False: there is none. */
 bool tarni_fences_wait_grow(tarn_heap *heap);
+bool tarni_lane_wait_grow(tarn_heap *heap, tarni_index lane); /* the same for one lane */
 /* Records a fence for the lane's ticket unless there is one. */
 tarn_status tarni_lane_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket);
 tarn_status tarni_lane_last_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket);

@@ -486,18 +486,26 @@ static bool fence_sync(tarn_heap *heap, tarni_index index) {
   return false;
 }
 
-bool tarni_fences_wait_grow(tarn_heap *heap) {
-  const uint32_t n = lanes_count(heap);
+/* Waits for a fence of one of the lanes from `first` on. */
+static bool fences_wait(tarn_heap *heap, tarni_index first, tarni_index end) {
   if (tarni_capture_forbids()) {
     return false;
   }
   TARNI_RELAXED(heap->port);
-  for (tarni_index i = 1; i < n; i++) {
+  for (tarni_index i = first; i < end; i++) {
     if (fence_sync(heap, i)) {
       return true;
     }
   }
   return false;
+}
+
+bool tarni_fences_wait_grow(tarn_heap *heap) {
+  return fences_wait(heap, 1, lanes_count(heap));
+}
+
+bool tarni_lane_wait_grow(tarn_heap *heap, tarni_index lane) {
+  return fences_wait(heap, lane, lane + 1);
 }
 
 /* ---- The end ---- */

@@ -334,6 +334,29 @@ static void idle_arenas_sleep(void) {
   rig_close(&r);
 }
 
+/* Work of a stream that has nothing to do with the arena is not waited for. */
+static void others_work_while_it_sleeps(void) {
+  rig r;
+  rig_block block, other;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 3));
+  CHECK_OK(rig_alloc(&r, MIB, r.streams[1], &other));
+  CHECK_OK(tarn_use(r.heap, other.address, r.streams[1]));
+  CHECK_OK(rig_free(&r, &other, r.streams[0])); /* there is a fence on both */
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+  CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_graph_launch(graph, r.streams[2]));
+  tarn_call_counts before = {.size = sizeof(before)}, after = before;
+  CHECK_OK(tarn_device_get_calls(r.device, &before));
+  CHECK_OK(tarn_arena_sleep(tarn_graph_arena(graph), false));
+  CHECK_OK(tarn_device_get_calls(r.device, &after));
+  /* For the stream that was captured, and for the one that launched. */
+  CHECK_EQ(after.calls[TARN_CALL_EVENT_SYNC] - before.calls[TARN_CALL_EVENT_SYNC], 2);
+  CHECK_OK(tarn_graph_destroy(graph));
+  rig_close(&r);
+}
+
 /* ---- Layouts ---- */
 
 static const uint64_t plan_sizes[] = {3 * MIB, MIB, 5 * MIB, 256, 2 * MIB, 4 * MIB, 777, 6 * MIB};
@@ -590,6 +613,7 @@ static const test_case cases[] = {
     {"graphs that share", graphs_that_share},
     {"graphs go late", graphs_go_late},
     {"idle arenas sleep", idle_arenas_sleep},
+    {"others work while it sleeps", others_work_while_it_sleeps},
     {"planned captures", planned_captures},
     {"plans that are in the way", plans_that_are_in_the_way},
     {"layouts are saved", layouts_are_saved},
