@@ -245,6 +245,19 @@ static tarn_status chunk_add(tarn_arena *arena, uint64_t size, const char *opera
   return TARN_OK;
 }
 
+/* Finishes a chunk that an earlier try has left half made. */
+static tarn_status chunk_finish(tarn_arena *arena) {
+  tarni_arena_chunk *last = arena->n_chunks != 0 ? &arena->chunks[arena->n_chunks - 1] : NULL;
+  return last != NULL && last->state != TARNI_CHUNK_READY ? chunk_ready(arena, last) : TARN_OK;
+}
+
+/* Another try, with the chunk that the last one has left, if there is one: it reaches that far. */
+static tarn_status grow_again(tarn_arena *arena, uint64_t end, uint64_t size,
+                              const char *operation) {
+  TARN_TRY(chunk_finish(arena));
+  return end <= arena->mapped ? TARN_OK : chunk_add(arena, size, operation);
+}
+
 static bool is_shortage(tarn_status status) {
   return status == TARN_DEVICE_MEMORY || status == TARN_LIMIT;
 }
@@ -257,9 +270,7 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *o
   if (end <= arena->mapped) {
     return TARN_OK;
   }
-  if (arena->n_chunks != 0 && arena->chunks[arena->n_chunks - 1].state != TARNI_CHUNK_READY) {
-    TARN_TRY(chunk_ready(arena, &arena->chunks[arena->n_chunks - 1]));
-  }
+  TARN_TRY(chunk_finish(arena));
   if (end <= arena->mapped) {
     return TARN_OK;
   }
@@ -270,7 +281,7 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *o
       tarni_min(tarni_max(least, tarni_min(share, ARENA_CHUNK_MAX)), tarni_max(room, least));
   tarn_status status = chunk_add(arena, wish, operation);
   if (is_shortage(status) && wish > least) {
-    status = chunk_add(arena, least, operation);
+    status = grow_again(arena, end, least, operation);
   }
   if (is_shortage(status)) {
     const bool is_owned = arena->is_owned;
@@ -279,7 +290,7 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *o
     arena->is_owned = true; /* it may be so new that nobody has it yet, and is not to go itself */
     const bool is_more = tarni_captures_sure_held(arena->heap);
     arena->is_owned = is_owned;
-    status = is_more ? chunk_add(arena, least, operation) : tarni_fail_again(&error);
+    status = is_more ? grow_again(arena, end, least, operation) : tarni_fail_again(&error);
   }
   return status;
 }

@@ -357,6 +357,31 @@ static void others_work_while_it_sleeps(void) {
   rig_close(&r);
 }
 
+/* Growth that fails half way, and cannot be undone either: the next try goes on from there. */
+static void growth_that_stops_half_way(void) {
+  for (uint64_t nth = 1; nth < 9; nth++) {
+    const tarn_capture_config config = {.size = sizeof(config),
+                                        .reserve_bytes = 256 * (uint64_t)MIB};
+    rig r;
+    tarn_ptr large = 0, small = 0;
+    REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+    tarn_capture *capture = rig_capture_begin(&r, &config);
+    CHECK_OK(tarn_alloc(r.heap, config.reserve_bytes, r.streams[0], &large));
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, nth, 2, 0)); /* there is no memory */
+    (void)tarn_alloc(r.heap, 2 * MIB, r.streams[0], &small);
+    CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+    CHECK_EQ(r.n_findings, 0);
+    if (small == 0) {
+      CHECK_OK(tarn_alloc(r.heap, 2 * MIB, r.streams[0], &small));
+    }
+    CHECK(rig_is_sound(&r));
+    CHECK_OK(tarn_free(r.heap, large, r.streams[0]));
+    CHECK_OK(tarn_free(r.heap, small, r.streams[0]));
+    CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+    rig_close(&r);
+  }
+}
+
 /* ---- Layouts ---- */
 
 static const uint64_t plan_sizes[] = {3 * MIB, MIB, 5 * MIB, 256, 2 * MIB, 4 * MIB, 777, 6 * MIB};
@@ -614,6 +639,7 @@ static const test_case cases[] = {
     {"graphs go late", graphs_go_late},
     {"idle arenas sleep", idle_arenas_sleep},
     {"others work while it sleeps", others_work_while_it_sleeps},
+    {"growth that stops half way", growth_that_stops_half_way},
     {"planned captures", planned_captures},
     {"plans that are in the way", plans_that_are_in_the_way},
     {"layouts are saved", layouts_are_saved},
