@@ -115,6 +115,7 @@ tarn_status tarni_arena_make(tarn_heap *heap, const tarn_arena_config *config,
                       "no host memory for an arena (%zu bytes)", sizeof(*arena));
   }
   *arena = (tarn_arena){.heap = heap,
+                        .kept = UINT64_MAX,
                         .unused = TARNI_PIECE_NONE,
                         .first = TARNI_PIECE_NONE,
                         .last = TARNI_PIECE_NONE};
@@ -326,14 +327,30 @@ static tarn_status arena_close(tarn_arena *arena) {
   return TARN_OK;
 }
 
+static uint64_t needed_end(const tarn_arena *arena) {
+  return tarni_max(arena->kept, arena->top);
+}
+
+bool tarni_arena_has_surplus(const tarn_arena *arena) {
+  return arena->capture == NULL && arena->n_chunks != 0 &&
+         arena->chunks[arena->n_chunks - 1].offset >= needed_end(arena);
+}
+
+/* Gives back what goes now: all of it, or what is not needed. */
+static tarn_status arena_reap(tarn_arena *arena) {
+  const bool is_needed = tarni_arena_is_needed(arena);
+  if ((is_needed && !tarni_arena_has_surplus(arena)) || !tarni_arena_is_done_held(arena)) {
+    return TARN_OK;
+  }
+  return is_needed ? tarni_arena_shrink_held(arena, needed_end(arena)) : arena_close(arena);
+}
+
 tarn_status tarni_arenas_reap_held(tarn_heap *heap) {
   tarn_status status = TARN_OK;
   for (tarn_arena *next, *arena = heap->arenas; arena != NULL; arena = next) {
     next = arena->next;
-    if (!tarni_arena_is_needed(arena) && tarni_arena_is_done_held(arena)) {
-      const tarn_status closed = arena_close(arena);
-      status = status == TARN_OK ? closed : status;
-    }
+    const tarn_status reaped = arena_reap(arena);
+    status = status == TARN_OK ? reaped : status;
   }
   return status;
 }

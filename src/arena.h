@@ -84,6 +84,8 @@ struct tarn_arena {
   tarni_arena_chunk *chunks;
   uint32_t n_chunks, chunks_capacity;
   uint64_t mapped;   /* bytes from the base that are READY */
+  uint64_t kept;     /* what lies behind, and behind the top, was made for a capture that came to
+                        nothing: it goes when nothing uses the arena. UINT64_MAX: nothing does */
   void *saved;       /* the content of a sleeping one; NULL: it is lost */
   uint64_t slept;    /* how much it had */
   uint64_t *tickets; /* by lane: what must be complete before the memory goes, and before a graph
@@ -135,7 +137,7 @@ struct tarn_capture {
   tarn_capture_config config;
   const void *thread;     /* whose unsafe calls are illegal meanwhile */
   bool is_found;          /* nobody announced it: it was found by asking */
-  uint64_t mapped_before; /* what the arena had */
+  uint64_t mapped_before; /* what the arena had, but for what was to go */
   /* lock CAPTURE: */
   tarn_capture *next; /* of the heap */
   tarn_graph *graph;  /* what it will be: made first, so that the end needs no memory */
@@ -190,10 +192,13 @@ tarn_status tarni_arena_grow_held(tarn_arena *arena, uint64_t end, const char *o
 tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes, const char *operation);
 /* Gives the memory behind `end` back, where a whole chunk lies there. pre: nothing uses it. */
 tarn_status tarni_arena_shrink_held(tarn_arena *arena, uint64_t end);
+/* Whether there is memory that was made for a capture which came to nothing. */
+bool tarni_arena_has_surplus(const tarn_arena *arena);
 /* Whether somebody has a right to it: its owner, a capture, a graph, a block that is live or held.
  */
 bool tarni_arena_is_needed(const tarn_arena *arena);
-/* Frees those that nobody needs any more: TARN_OK also where they must wait. */
+/* Frees those that nobody needs any more, and memory that was made for captures which came to
+ * nothing: TARN_OK also where they must wait. */
 tarn_status tarni_arenas_reap_held(tarn_heap *heap);
 /* The arena that the address belongs to; NULL: none. */
 tarn_arena *tarni_arena_find_held(tarn_heap *heap, tarn_ptr address);

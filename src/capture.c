@@ -186,7 +186,8 @@ static tarn_status capture_make_held(tarn_heap *heap, const tarn_capture_config 
     return status;
   }
   graph->arena = capture->arena;
-  capture->mapped_before = capture->arena->mapped;
+  capture->mapped_before = tarni_min(capture->arena->mapped, capture->arena->kept);
+  capture->arena->kept = UINT64_MAX;
   *out = capture;
   return TARN_OK;
 }
@@ -378,9 +379,7 @@ void tarni_capture_close_held(tarn_capture *capture, bool is_kept) {
     }
   } else {
     tarni_graph_drop_held(graph);
-    if (tarni_arena_is_done_held(arena)) {
-      (void)tarni_arena_shrink_held(arena, tarni_max(arena->top, capture->mapped_before));
-    }
+    arena->kept = capture->mapped_before;
   }
   tarni_freed_release_held(capture);
   (void)tarni_arenas_reap_held(heap);

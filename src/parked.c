@@ -99,13 +99,18 @@ void tarni_captures_reap(tarn_heap *heap) {
   }
 }
 
+/* Whether nobody needs the arena, or all of its memory. */
+static bool is_parked(const tarn_arena *arena) {
+  return !tarni_arena_is_needed(arena) || tarni_arena_has_surplus(arena);
+}
+
 bool tarni_captures_sure_held(tarn_heap *heap) {
   bool is_unsure = false;
   for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
     is_unsure = is_unsure || (graph->is_gone && graph->is_unsure);
   }
   for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
-    is_unsure = is_unsure || (!tarni_arena_is_needed(arena) && arena->is_unsure);
+    is_unsure = is_unsure || (is_parked(arena) && arena->is_unsure);
   }
   if (!is_unsure || tarni_capture_forbids() || tarni_device_await(heap) != TARN_OK) {
     return false;
@@ -127,12 +132,12 @@ static bool has_parked(const tarn_heap *heap) {
     has = has || (graph->is_gone && !graph->is_unsure);
   }
   for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
-    has = has || !(tarni_arena_is_needed(arena) || arena->is_unsure);
+    has = has || (is_parked(arena) && !arena->is_unsure);
   }
   return has;
 }
 
-/* How many captures, graphs and arenas are there that nobody has any more. */
+/* How many captures, graphs and arenas are there that nobody has any more, or not all of. */
 static uint64_t count_parked(const tarn_heap *heap) {
   uint64_t n = 0;
   for (const tarn_capture *capture = heap->captures_over; capture != NULL;
@@ -143,7 +148,7 @@ static uint64_t count_parked(const tarn_heap *heap) {
     n += graph->is_gone;
   }
   for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
-    n += !tarni_arena_is_needed(arena);
+    n += is_parked(arena);
   }
   return n;
 }

@@ -382,6 +382,36 @@ static void growth_that_stops_half_way(void) {
   }
 }
 
+/* Memory that was made for a capture which is given up goes, if need be when launches of others are
+ * complete. */
+static void captures_given_up_while_it_is_busy(void) {
+  rig r;
+  rig_block block;
+  tarn_arena *arena = NULL;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
+  CHECK_OK(tarn_arena_create(r.heap, NULL, &arena));
+  const tarn_capture_config config = {.size = sizeof(config), .arena = arena};
+  tarn_capture *capture = rig_capture_begin(&r, &config);
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+  CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  const uint64_t before = rig_stats(&r).captured_bytes;
+  for (int i = 0; i < 2; i++) { /* the second one finds what is left of the first */
+    CHECK_OK(tarn_graph_launch(graph, r.streams[1]));
+    capture = rig_capture_begin(&r, &config);
+    CHECK_OK(rig_capture_alloc(&r, 500 * (uint64_t)MIB, r.streams[0], &block));
+    CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+    CHECK_OK(tarn_capture_abort(&capture));
+  }
+  CHECK(rig_stats(&r).captured_bytes > before);
+  CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
+  CHECK_EQ(rig_stats(&r).captured_bytes, before);
+  CHECK_OK(tarn_graph_launch(graph, r.streams[1]));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_arena_destroy(arena));
+  rig_close(&r);
+}
+
 /* ---- Layouts ---- */
 
 static const uint64_t plan_sizes[] = {3 * MIB, MIB, 5 * MIB, 256, 2 * MIB, 4 * MIB, 777, 6 * MIB};
@@ -640,6 +670,7 @@ static const test_case cases[] = {
     {"idle arenas sleep", idle_arenas_sleep},
     {"others work while it sleeps", others_work_while_it_sleeps},
     {"growth that stops half way", growth_that_stops_half_way},
+    {"captures given up while it is busy", captures_given_up_while_it_is_busy},
     {"planned captures", planned_captures},
     {"plans that are in the way", plans_that_are_in_the_way},
     {"layouts are saved", layouts_are_saved},
