@@ -199,9 +199,11 @@ void tarni_capture_free(tarn_capture *capture) {
   free(capture);
 }
 
-/* A capture that never began. */
-static void capture_unmake_held(tarn_capture *capture) {
+/* A capture that never began, so that nothing uses what was reserved for it, behind `mapped`. */
+static void capture_unmake_held(tarn_capture *capture, uint64_t mapped) {
   tarn_heap *heap = capture->heap;
+  capture->arena->kept = capture->mapped_before;
+  (void)tarni_arena_shrink_held(capture->arena, mapped); /* else later */
   free(capture->graph);
   tarni_capture_free(capture);
   (void)tarni_arenas_reap_held(heap);
@@ -270,6 +272,7 @@ static tarn_status capture_begin_held(tarn_heap *heap, const tarn_capture_config
   tarn_capture *capture;
   tarni_captures_reap_held(heap);
   TARN_TRY(capture_make_held(heap, config, stream, &capture));
+  const uint64_t mapped = capture->arena->mapped;
   tarn_status status = capture_reserve_held(capture);
   if (status == TARN_OK) {
     status = driver_begin_held(capture);
@@ -277,7 +280,7 @@ static tarn_status capture_begin_held(tarn_heap *heap, const tarn_capture_config
   if (status != TARN_OK) {
     tarn_error error = {.size = sizeof(error)};
     (void)tarn_last_error(&error);
-    capture_unmake_held(capture);
+    capture_unmake_held(capture, mapped);
     return tarni_fail_again(&error);
   }
   announce_held(capture);

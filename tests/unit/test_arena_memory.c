@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * How much memory an arena has: what was made for nothing goes, and what is free is used again. */
+#include "port/port.h"
+#include "support/rig.h"
+#include "support/test.h"
+#include "tarn/capture.h"
+
+enum { MIB = 1 << 20 };
+
+/* A capture that the driver does not begin leaves the arena as it was. */
+static void captures_that_do_not_begin(void) {
+  rig r;
+  rig_block block;
+  tarn_arena *arena = NULL;
+  tarn_capture *capture = NULL;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 2));
+  CHECK_OK(tarn_arena_create(r.heap, NULL, &arena));
+  tarn_capture_config config = {.size = sizeof(config), .arena = arena};
+  capture = rig_capture_begin(&r, &config);
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+  CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_graph_launch(graph, r.streams[1]));
+  const uint64_t before = rig_stats(&r).captured_bytes;
+  config.reserve_bytes = 32 * MIB;
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_CAPTURE_BEGIN, 1, 1, 999));
+  CHECK_STATUS(tarn_capture_begin(r.heap, &config, r.streams[0], &capture), TARN_DRIVER);
+  CHECK_EQ(rig_stats(&r).captured_bytes, before);
+  CHECK_OK(tarn_graph_launch(graph, r.streams[1]));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_arena_destroy(arena));
+  rig_close(&r);
+}
+
+static const test_case cases[] = {
+    {"captures that do not begin", captures_that_do_not_begin},
+};
+
+TEST_MAIN(cases)
