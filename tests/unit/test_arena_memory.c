@@ -33,8 +33,31 @@ static void captures_that_do_not_begin(void) {
   rig_close(&r);
 }
 
+/* Monotone captures begin where nothing lives any more, not where the last one ended. */
+static void monotone_captures_of_freed_blocks(void) {
+  rig r;
+  rig_block block;
+  tarn_arena *arena = NULL;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_OK(tarn_arena_create(r.heap, NULL, &arena));
+  const tarn_capture_config config = {
+      .size = sizeof(config), .placement = TARN_PLACE_MONOTONE, .arena = arena};
+  for (int i = 0; i < 100 && !test_case_failed(); i++) {
+    tarn_capture *capture = rig_capture_begin(&r, &config);
+    CHECK_OK(rig_capture_alloc(&r, 2 * MIB, r.streams[0], &block));
+    CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+    CHECK_OK(tarn_free(r.heap, block.address, r.streams[0])); /* an output, by who has read it */
+  }
+  tarn_arena_info info = {.size = sizeof(info)};
+  CHECK_OK(tarn_arena_get_info(arena, &info));
+  CHECK_EQ(info.held_bytes, 2 * MIB);
+  CHECK_OK(tarn_arena_destroy(arena));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"captures that do not begin", captures_that_do_not_begin},
+    {"monotone captures of freed blocks", monotone_captures_of_freed_blocks},
 };
 
 TEST_MAIN(cases)
