@@ -522,8 +522,10 @@ tarn_status tarni_arena_busy(const tarn_arena *arena, const char *operation) {
 
 tarn_status tarn_arena_clear(tarn_arena *arena) {
   TARN_TRY(tarni_arena_given(arena, "tarn_arena_clear"));
+  TARNI_PAYS(&arena->heap->calls);
   tarni_lock_acquire(&arena->heap->capture);
   tarn_status status = TARN_OK;
+  tarni_captures_reap_held(arena->heap); /* graphs that are gone may be done by now */
   if (arena->capture != NULL || arena->n_graphs != 0 || arena->n_held != 0) {
     status = tarni_arena_busy(arena, "tarn_arena_clear");
   } else {

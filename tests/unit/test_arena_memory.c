@@ -55,9 +55,30 @@ static void monotone_captures_of_freed_blocks(void) {
   rig_close(&r);
 }
 
+/* A graph that is gone, and whose launches are complete, is in nobody's way. */
+static void cleared_after_its_graphs(void) {
+  rig r;
+  rig_block block;
+  tarn_arena *arena = NULL;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 1));
+  CHECK_OK(tarn_arena_create(r.heap, NULL, &arena));
+  const tarn_capture_config config = {.size = sizeof(config), .arena = arena};
+  tarn_capture *capture = rig_capture_begin(&r, &config);
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_STATUS(tarn_arena_clear(arena), TARN_BUSY);
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  CHECK_OK(tarn_arena_clear(arena));
+  CHECK_OK(tarn_arena_destroy(arena));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"captures that do not begin", captures_that_do_not_begin},
     {"monotone captures of freed blocks", monotone_captures_of_freed_blocks},
+    {"cleared after its graphs", cleared_after_its_graphs},
 };
 
 TEST_MAIN(cases)
