@@ -111,10 +111,14 @@ static bool load_packed(plan_job *job) {
   return load_trace(job, NULL, 0);
 }
 
-/* A table names its columns in its first line; a trace has no comma there. */
+/* A table names its columns in its first line; a trace has no comma there but in a comment. */
 static bool is_table(const char *text, size_t length) {
-  const char *end = memchr(text, '\n', length);
-  return memchr(text, ',', end != NULL ? (size_t)(end - text) : length) != NULL;
+  for (size_t i = 0; i < length && text[i] != '\n' && text[i] != '#'; i++) {
+    if (text[i] == ',') {
+      return true;
+    }
+  }
+  return false;
 }
 
 bool plan_job_load(plan_job *job, uint64_t window_begin, uint64_t window_end) {

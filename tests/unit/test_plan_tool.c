@@ -77,6 +77,20 @@ static void known_answers(void) {
   take_down();
 }
 
+/* A comma in a comment makes no table. */
+static void a_trace_with_a_comment(void) {
+  if (!set_up()) {
+    return;
+  }
+  CHECK(write_file("c.trace", "# two blocks, one freed\na 0 1000 0\na 1 500 0\nf 0\n"));
+  CHECK_EQ(run_plan("--json c.trace"), 0);
+  CHECK_HAS(output, "\"height\": 1500");
+  CHECK(write_file("d.trace", "a 0 1000 0 # weights, all of them\n"));
+  CHECK_EQ(run_plan("--json d.trace"), 0);
+  CHECK_HAS(output, "\"height\": 1000");
+  take_down();
+}
+
 /* What can be read only once. */
 static void from_a_pipe(void) {
   if (!set_up()) {
@@ -126,9 +140,8 @@ static void wrong_use(void) {
 }
 
 static const test_case cases[] = {
-    {"known answers", known_answers},
-    {"from a pipe", from_a_pipe},
-    {"saved and loaded", saved_and_loaded},
+    {"known answers", known_answers}, {"a trace with a comment", a_trace_with_a_comment},
+    {"from a pipe", from_a_pipe},     {"saved and loaded", saved_and_loaded},
     {"wrong use", wrong_use},
 };
 
