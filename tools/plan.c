@@ -40,30 +40,21 @@ static bool read_seconds(const char *text, uint64_t *nanoseconds) {
   return true;
 }
 
-/* A number, with K, M, G or T for powers of 1024 where `has_units`. */
-static bool read_count(const char *text, bool has_units, const char **rest, uint64_t *number) {
+static bool read_time(const char *text, const char **rest, uint64_t *time) {
   char *end = NULL;
   errno = 0;
   if (text[0] < '0' || text[0] > '9') {
     return false;
   }
-  unsigned long long value = strtoull(text, &end, 10);
-  const char *unit = has_units && *end != '\0' ? strchr("KMGT", *end) : NULL;
-  for (int power = unit == NULL ? 0 : (int)(unit - "KMGT") + 1; power > 0; power--) {
-    if (value > UINT64_MAX / 1024) {
-      return false;
-    }
-    value *= 1024;
-  }
-  *rest = unit == NULL ? end : end + 1;
-  *number = value;
+  *time = strtoull(text, &end, 10);
+  *rest = end;
   return errno == 0;
 }
 
 static bool read_window(const char *text, uint64_t *begin, uint64_t *end) {
   const char *rest = NULL;
-  return read_count(text, false, &rest, begin) && *rest == ':' &&
-         read_count(rest + 1, false, &rest, end) && *rest == '\0' && *begin < *end;
+  return read_time(text, &rest, begin) && *rest == ':' && read_time(rest + 1, &rest, end) &&
+         *rest == '\0' && *begin < *end;
 }
 
 /* Takes the file's name out of argv and leaves the arguments with a dash. */
@@ -94,7 +85,6 @@ static int read_arguments(const tool_command *command, int argc, char **argv,
   const char *seconds = NULL;
   const char *capacity = NULL;
   const char *window = NULL;
-  const char *rest = "";
   bool is_given[6] = {false};
   const tool_argument arguments[] = {
       {"--json", &given->is_json, NULL},       {"--seconds", &is_given[0], &seconds},
@@ -115,9 +105,11 @@ static int read_arguments(const tool_command *command, int argc, char **argv,
   if (seconds != NULL && !read_seconds(seconds, &given->max_ns)) {
     return wrong_value("--seconds", seconds, "a number of seconds above 0");
   }
-  if (capacity != NULL && (!read_count(capacity, true, &rest, &given->capacity) || *rest != '\0' ||
-                           given->capacity == 0)) {
-    return wrong_value("--capacity", capacity, "a number of bytes above 0, such as 1048576 or 80G");
+  if (capacity != NULL && !tool_read_bytes("--capacity", capacity, &given->capacity)) {
+    return TOOL_USAGE;
+  }
+  if (capacity != NULL && given->capacity == 0) {
+    return wrong_value("--capacity", capacity, "a number of bytes above 0");
   }
   if (window != NULL && !read_window(window, &given->window_begin, &given->window_end)) {
     return wrong_value("--window", window, "of the form A:B with A below B");

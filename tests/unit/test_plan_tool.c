@@ -74,6 +74,10 @@ static void known_answers(void) {
   CHECK_HAS(output, "no plan does");
   CHECK_EQ(run_plan("--json --capacity 1K a.csv"), 0);
   CHECK_HAS(output, "\"fits\": true");
+  CHECK_EQ(run_plan("--json --capacity 64KiB a.csv"), 0); /* as everywhere */
+  CHECK_HAS(output, "\"capacity\": 65536");
+  CHECK_EQ(run_plan("--json --capacity 2p a.csv"), 0);
+  CHECK_HAS(output, "\"capacity\": 2251799813685248");
   take_down();
 }
 
@@ -134,6 +138,8 @@ static void wrong_use(void) {
   CHECK_EQ(run_plan("--window 3:2 a.csv"), 2);
   CHECK_EQ(run_plan("--capacity 0 a.csv"), 2);
   CHECK_HAS(output, "above 0");
+  CHECK_EQ(run_plan("--capacity 20000000000G a.csv"), 2);
+  CHECK_HAS(output, "--capacity");
   CHECK_EQ(run_plan("none.csv"), 1);
   CHECK_HAS(output, "none.csv");
   take_down();
