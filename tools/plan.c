@@ -124,6 +124,11 @@ static double gap_of(const plan_job *job) {
   return job->info.bound == 0 ? 0.0 : ((double)job->info.height - bound) / bound;
 }
 
+/* Whether some plan may keep to the capacity. A saved plan does not know it, so the bound says. */
+static bool can_fit(const plan_job *job, const plan_arguments *given) {
+  return job->info.bound <= given->capacity;
+}
+
 static void print_json(const plan_job *job, const plan_arguments *given) {
   printf("{");
   tool_json_member("file", true);
@@ -143,7 +148,7 @@ static void print_json(const plan_job *job, const plan_arguments *given) {
   if (given->capacity != 0) {
     tool_json_number("capacity", given->capacity);
     tool_json_switch("fits", job->info.height <= given->capacity);
-    tool_json_switch("can_fit", !job->info.is_over);
+    tool_json_switch("can_fit", can_fit(job, given));
   }
   printf("}\n");
 }
@@ -163,8 +168,8 @@ static void print_text(const plan_job *job, const plan_arguments *given) {
   if (given->capacity != 0) {
     printf("  fits in %llu: %s\n", (unsigned long long)given->capacity,
            job->info.height <= given->capacity ? "yes"
-           : job->info.is_over                 ? "no, and no plan does"
-                                               : "no plan found that does");
+           : can_fit(job, given)               ? "no plan found that does"
+                                               : "no, and no plan does");
   }
 }
 

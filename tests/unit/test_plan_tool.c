@@ -117,6 +117,10 @@ static void saved_and_loaded(void) {
   CHECK_EQ(run_plan("--save a.plan a.csv"), 0);
   CHECK_EQ(run_plan("--json --load a.plan a.csv"), 0);
   CHECK_HAS(output, "\"height\": 150");
+  CHECK_EQ(run_plan("--json --load a.plan --capacity 140 a.csv"), 0);
+  CHECK_HAS(output, "\"can_fit\": false");
+  CHECK_EQ(run_plan("--load a.plan --capacity 140 a.csv"), 0);
+  CHECK_HAS(output, "no plan does");
   CHECK_EQ(run_plan("--load a.plan b.csv"), 1); /* another problem */
   CHECK_EQ(run_plan("--load a.csv a.csv"), 1);  /* no plan at all */
   CHECK_HAS(output, "a.csv: ");
