@@ -57,6 +57,16 @@ static void find_frame(svg_page *page) {
   page->y_scale = (double)(PLOT_BOTTOM - PLOT_TOP) / (height == 0 ? 1.0 : (double)height);
 }
 
+/* A name as XML may have it: what is no text, or means something there, becomes a low line. */
+static void draw_name(const svg_page *page, const char *name) {
+  for (const char *at = name; *at != '\0';) {
+    const size_t n = tool_utf8_length(at);
+    const bool is_plain = n > 1 || (n == 1 && *at >= 0x20 && strchr("<>&\"", *at) == NULL);
+    (void)fprintf(page->file, "%.*s", is_plain ? (int)n : 1, is_plain ? at : "_");
+    at += n != 0 ? n : 1;
+  }
+}
+
 static void draw_head(const svg_page *page) {
   const tarn_plan_info *info = &page->job->info;
   char height[TOOL_TEXT];
@@ -70,10 +80,7 @@ static void draw_head(const svg_page *page) {
                 PAGE_WIDTH, PAGE_HEIGHT, PAGE_WIDTH, PAGE_HEIGHT);
   const char *name = strrchr(page->job->path, '/');
   (void)fprintf(page->file, "<text x=\"%d\" y=\"28\" font-size=\"20\" fill=\"#222\">", PLOT_LEFT);
-  for (const char *c = name == NULL ? page->job->path : name + 1; *c != '\0'; c++) {
-    const unsigned char byte = (unsigned char)*c;
-    (void)fprintf(page->file, byte < 0x20 || strchr("<>&\"", *c) != NULL ? "_" : "%c", *c);
-  }
+  draw_name(page, name == NULL ? page->job->path : name + 1);
   (void)fprintf(page->file,
                 ": %llu buffers in %llu bytes (%s), bound %llu (%s), gap %.3f %%%s</text>\n",
                 (unsigned long long)page->job->count, (unsigned long long)info->height,

@@ -43,8 +43,8 @@ static bool utf8_follows(unsigned char first, unsigned char second) {
   return second >= least && second <= most;
 }
 
-/* How many bytes the character of UTF-8 that begins here has; 0: none begins here. */
-static size_t utf8_length(const unsigned char *at) {
+size_t tool_utf8_length(const char *text) {
+  const unsigned char *at = (const unsigned char *)text;
   if (*at < 0x80) {
     return 1;
   }
@@ -63,14 +63,14 @@ static size_t utf8_length(const unsigned char *at) {
 /* Names of files may be any bytes: what is no text becomes a question mark in a box. */
 void tool_json_text(const char *text) {
   (void)putchar('"');
-  for (const unsigned char *at = (const unsigned char *)text; *at != '\0';) {
-    const size_t n = utf8_length(at);
+  for (const char *at = text; *at != '\0';) {
+    const size_t n = tool_utf8_length(at);
     if (n == 0) {
       printf("\\ufffd");
     } else if (*at == '"' || *at == '\\') {
       printf("\\%c", *at);
-    } else if (*at < 0x20 || *at == 0x7f) {
-      printf("\\u%04x", *at);
+    } else if (n == 1 && (*at < 0x20 || *at == 0x7f)) {
+      printf("\\u%04x", (unsigned)*at);
     } else {
       (void)fwrite(at, 1, n, stdout);
     }

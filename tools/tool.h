@@ -82,6 +82,8 @@ char *tool_duration(uint64_t nanoseconds, char buffer[TOOL_TEXT]);
 /* Whether stdout takes colours: a terminal, and NO_COLOR is not set. */
 bool tool_has_colour(void);
 
+/* How many bytes the character of UTF-8 that begins here has; 0: none begins here. */
+size_t tool_utf8_length(const char *text);
 /* A string as JSON, with its quotes. */
 void tool_json_text(const char *text);
 /* `, "name": ` and the value; the first member of an object has no comma. */

@@ -131,6 +131,18 @@ static void saved_and_loaded(void) {
   take_down();
 }
 
+/* The title of a drawing is text whatever the file is called. */
+static void a_drawing_of_any_name(void) {
+  if (!set_up()) {
+    return;
+  }
+  CHECK(write_file("\xc3\xa4<\xff.csv", "id,lower,upper,size\n7,0,2,100\n"));
+  CHECK_EQ(run_plan("--svg a.svg *'<'*"), 0);
+  CHECK_EQ(run_plan_after("cat a.svg && :", ""), 0);
+  CHECK_HAS(output, ">\xc3\xa4__.csv: 1 buffers");
+  take_down();
+}
+
 static void wrong_use(void) {
   if (!set_up()) {
     return;
@@ -150,8 +162,11 @@ static void wrong_use(void) {
 }
 
 static const test_case cases[] = {
-    {"known answers", known_answers}, {"a trace with a comment", a_trace_with_a_comment},
-    {"from a pipe", from_a_pipe},     {"saved and loaded", saved_and_loaded},
+    {"known answers", known_answers},
+    {"a trace with a comment", a_trace_with_a_comment},
+    {"from a pipe", from_a_pipe},
+    {"saved and loaded", saved_and_loaded},
+    {"a drawing of any name", a_drawing_of_any_name},
     {"wrong use", wrong_use},
 };
 
