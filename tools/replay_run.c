@@ -35,12 +35,6 @@ typedef struct replay {
 
 /* ---- Devices -------------------------------------------------------------------------------- */
 
-/* Whether the environment names a device. */
-static bool has_named_device(void) {
-  const char *name = getenv("TARN_DEVICE");
-  return name != NULL && name[0] != '\0';
-}
-
 /* "80G", or the plain number where it is not a whole one of those. */
 static void write_bytes(uint64_t bytes, char *text, size_t capacity) {
   const bool is_whole = bytes % (UINT64_C(1) << 30) == 0;
@@ -60,9 +54,7 @@ static tarn_status open_device(replay *r, uint64_t *limit_bytes) {
   if (status == TARN_OK) {
     status = tarn_device_get_info(r->device, info);
   }
-  const bool is_plain = plan->device != NULL ? strcmp(plan->device, "sim") == 0
-                                             : info->is_simulated && !has_named_device();
-  if (status != TARN_OK || !is_plain) {
+  if (status != TARN_OK || strcmp(info->name, "sim") != 0) {
     return status;
   }
   tarn_device_close(r->device);

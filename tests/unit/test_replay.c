@@ -202,6 +202,22 @@ static void replay_as_json(void) {
   CHECK_EQ(remove(trace_path), 0);
 }
 
+/* A simulated GPU of which nothing else is said has the capacity and the seed that are given. */
+static void replay_on_a_plain_device(void) {
+  char arguments[256];
+  if (cannot_run()) {
+    return;
+  }
+  write_trace();
+  (void)snprintf(arguments, sizeof(arguments), "replay --json --capacity 1G --seed 7 %s",
+                 trace_path);
+  CHECK_EQ(run_tool_with("TARN_DEVICE=sim", arguments), 0);
+  CHECK_HAS(output, "\"device\": \"sim:1G,seed=7\"");
+  CHECK_EQ(run_tool_with("TARN_DEVICE=sim:2G", arguments), 0);
+  CHECK_HAS(output, "\"device\": \"sim:2G\"");
+  CHECK_EQ(remove(trace_path), 0);
+}
+
 static void replay_with_statistics(void) {
   static const char *const texts[] = {"pass 1: 3 allocations of 67.0 MiB",
                                       "most live at once 67 MiB",
@@ -345,6 +361,7 @@ static const test_case cases[] = {
     {"replay: a device that is not there", a_device_that_is_not_there},
     {"replay: the smallest capacity", fitting},
     {"replay: as JSON", replay_as_json},
+    {"replay: on a plain device", replay_on_a_plain_device},
     {"replay: as a table", replay_as_a_table},
     {"replay: with statistics", replay_with_statistics},
     {"bench: the list, and random allocations", benches},
