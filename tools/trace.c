@@ -329,7 +329,13 @@ static FILE *open_plain(int file, pid_t *child) {
     return fdopen(file, "rb");
   }
   *child = fork();
+  if (*child < 0) {
+    (void)close(ends[0]);
+    (void)close(ends[1]);
+    return fdopen(file, "rb");
+  }
   if (*child == 0) {
+    (void)close(ends[0]); /* so that it ends when nobody reads on */
     (void)dup2(file, STDIN_FILENO);
     (void)dup2(ends[1], STDOUT_FILENO);
     (void)execlp("gzip", "gzip", "-dc", (char *)NULL);

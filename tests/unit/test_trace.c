@@ -218,6 +218,26 @@ static void files(void) {
   CHECK_HAS(message, "/: ");
 }
 
+/* A bad line of a compressed file is refused at once, however much follows it. */
+static void a_bad_line_of_many(void) {
+  char path[64], command[128];
+  trace t;
+  (void)snprintf(path, sizeof(path), "/tmp/tarn-test-trace-%d", (int)getpid());
+  FILE *file = fopen(path, "wb");
+  REQUIRE(file != NULL);
+  CHECK(fputs("no event\n", file) >= 0);
+  for (int i = 0; i < 100000; i++) {
+    CHECK(fprintf(file, "a %d 4096 0\n", i) > 0);
+  }
+  CHECK_EQ(fclose(file), 0);
+  (void)snprintf(command, sizeof(command), "gzip %s", path);
+  CHECK_EQ(system(command), 0); /* NOLINT(cert-env33-c,concurrency-mt-unsafe) */
+  (void)snprintf(path, sizeof(path), "/tmp/tarn-test-trace-%d.gz", (int)getpid());
+  CHECK(!trace_open(path, &t, message));
+  CHECK_HAS(message, ".gz:1: 'no' is no event");
+  CHECK_EQ(remove(path), 0);
+}
+
 /* What ships in traces is whole, and its peaks are those that PyTorch counted. */
 static void recorded_programs(void) {
   static const char *const names[] = {"bert_ingest",      "gnn_train",        "gpt2_train",
@@ -259,6 +279,7 @@ static const test_case cases[] = {
     {"trace: names against a table", names_against_a_table},
     {"trace: any bytes", any_bytes},
     {"trace: files, plain, compressed, cut off, missing", files},
+    {"trace: a bad line of many", a_bad_line_of_many},
     {"trace: the recorded programs", recorded_programs},
     {"trace: peaks that nobody counted", unknown_peaks},
 };
