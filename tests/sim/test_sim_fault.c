@@ -474,6 +474,21 @@ static void codes(void) {
   tarn_device_close(device);
 }
 
+/* So does one that breaks the device, for good. */
+static void codes_that_break(void) {
+  static const int broken[] = {214, 220, 226, 702, 719, 721, 911};
+  for (unsigned i = 0; i < sizeof(broken) / sizeof(broken[0]); i++) {
+    tarn_device *device;
+    tarni_chunk chunk;
+    REQUIRE_OK(tarn_device_open("sim:1G,id=3", &device));
+    tarni_port *port = (tarni_port *)device;
+    CHECK_OK(tarn_sim_fail(device, TARN_CALL_CREATE, 1, 1, broken[i]));
+    CHECK_STATUS(tarni_port_create(port, granule, &chunk), TARN_DEVICE_LOST);
+    CHECK_STATUS(tarni_port_create(port, granule, &chunk), TARN_DEVICE_LOST);
+    tarn_device_close(device);
+  }
+}
+
 /* An error that breaks the device stays: nothing works, nothing changes, closing is all there is.
  */
 static void broken_for_good(void) {
@@ -514,6 +529,7 @@ static const test_case cases[] = {
     {"every n-th call fails", every_nth_call_fails},
     {"plan: kinds and times", kinds_and_times},
     {"plan: codes", codes},
+    {"codes that break the device", codes_that_break},
     {"broken for good", broken_for_good},
 };
 

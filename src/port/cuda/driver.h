@@ -138,6 +138,7 @@ enum {
   X(INVALID_CONTEXT, 201)                                                                          \
   X(ECC_UNCORRECTABLE, 214)                                                                        \
   X(NVLINK_UNCORRECTABLE, 220)                                                                     \
+  X(CONTAINED, 226)                                                                                \
   X(OPERATING_SYSTEM, 304)                                                                         \
   X(INVALID_HANDLE, 400)                                                                           \
   X(ILLEGAL_STATE, 401)                                                                            \
@@ -155,6 +156,7 @@ enum {
   X(INVALID_ADDRESS_SPACE, 717)                                                                    \
   X(INVALID_PC, 718)                                                                               \
   X(LAUNCH_FAILED, 719)                                                                            \
+  X(TENSOR_MEMORY_LEAK, 721)                                                                       \
   X(NOT_PERMITTED, 800)                                                                            \
   X(NOT_SUPPORTED, 801)                                                                            \
   X(SYSTEM_NOT_READY, 802)                                                                         \
