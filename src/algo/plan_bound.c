@@ -139,21 +139,75 @@ static void scene_cut(const tarni_plan_problem *problem, tarni_scene *scene) {
   }
 }
 
-/* Loads by differences, and the largest padding of each section by painting: the widest paddings
- * are painted over the others. */
-static tarn_status scene_bound(tarni_scene *scene) {
-  uint64_t *padding = calloc((size_t)scene->sections + 1, sizeof(*padding));
-  if (padding == NULL) {
-    return tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
-                      "no memory for %u sections", scene->sections);
+typedef struct scene_pad {
+  uint64_t bytes;
+  uint32_t buffer;
+} scene_pad;
+
+/* The largest first. */
+static int compare_pads(const void *a, const void *b) {
+  const scene_pad *x = a;
+  const scene_pad *y = b;
+  return (x->bytes < y->bytes) - (x->bytes > y->bytes);
+}
+
+/* The first section from here on that is not painted; next[s] is s where s is not. */
+static uint32_t next_unpainted(uint32_t *next, uint32_t section) {
+  while (next[section] != section) {
+    next[section] = next[next[section]];
+    section = next[section];
   }
+  return section;
+}
+
+/* The largest padding of each section by painting: the largest paddings come first, and what is
+ * painted stays. pads and next have room for all buffers and one more than all sections. */
+static void paint(const tarni_scene *scene, scene_pad *pads, uint32_t *next, uint64_t *padding) {
+  uint32_t n = 0;
   for (uint32_t i = 0; i < scene->count; i++) {
-    const uint64_t pad = scene->stack[i] - scene->bytes[i];
+    if (scene->stack[i] != scene->bytes[i]) {
+      pads[n++] = (scene_pad){.bytes = scene->stack[i] - scene->bytes[i], .buffer = i};
+    }
+  }
+  qsort(pads, n, sizeof(*pads), compare_pads);
+  for (uint32_t s = 0; s <= scene->sections; s++) {
+    next[s] = s;
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    const uint32_t end = scene->end[pads[i].buffer];
+    uint32_t s = next_unpainted(next, scene->begin[pads[i].buffer]);
+    while (s < end) {
+      padding[s] = pads[i].bytes;
+      next[s] = s + 1;
+      s = next_unpainted(next, s);
+    }
+  }
+}
+
+static tarn_status find_padding(const tarni_scene *scene, uint64_t **padding) {
+  scene_pad *pads = calloc((size_t)scene->count + 1, sizeof(*pads));
+  uint32_t *next = calloc((size_t)scene->sections + 1, sizeof(*next));
+  *padding = calloc((size_t)scene->sections + 1, sizeof(**padding));
+  const bool has_memory = pads != NULL && next != NULL && *padding != NULL;
+  if (has_memory) {
+    paint(scene, pads, next, *padding);
+  } else {
+    free(*padding);
+  }
+  free(pads);
+  free(next);
+  return has_memory ? TARN_OK
+                    : tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
+                                 "no memory for %u sections", scene->sections);
+}
+
+/* Loads by differences. */
+static tarn_status scene_bound(tarni_scene *scene) {
+  uint64_t *padding;
+  TARN_TRY(find_padding(scene, &padding));
+  for (uint32_t i = 0; i < scene->count; i++) {
     scene->load[scene->begin[i]] += scene->stack[i];
     scene->load[scene->end[i]] -= scene->stack[i]; /* wraps, and back in the sum below */
-    for (uint32_t s = scene->begin[i]; pad != 0 && s < scene->end[i]; s++) {
-      padding[s] = tarni_max(padding[s], pad);
-    }
   }
   uint64_t sum = 0;
   for (uint32_t s = 0; s < scene->sections; s++) {
