@@ -34,6 +34,7 @@ typedef struct copy_bench {
   tarn_ptr pieces[COPY_PIECES];
   tarn_batch *batch;
   uint64_t bytes; /* of the case at hand */
+  bool is_told;   /* why it failed: not an error of tarn's */
 } copy_bench;
 
 /* One copy, or one batch, from call to completion. */
@@ -155,6 +156,13 @@ static bool measure_copy(copy_bench *b, const copy_case *c, double *ns) {
   return true;
 }
 
+/* Tells what no call of tarn's has failed for; false. */
+static bool tell(copy_bench *b, const char *why) {
+  (void)fprintf(stderr, "tarn: %s\n", why);
+  b->is_told = true;
+  return false;
+}
+
 /* What tarn brought back is what it sent. */
 static bool is_right(copy_bench *b) {
   memset(b->back, 0, b->bytes);
@@ -227,11 +235,7 @@ static bool run_size(copy_bench *b, bool is_down) {
   if (!b->is_json) {
     printf("\n");
   }
-  if (!is_right(b)) {
-    (void)fprintf(stderr, "tarn: what came back is not what was sent\n");
-    return false;
-  }
-  return true;
+  return is_right(b) || tell(b, "what came back is not what was sent");
 }
 
 /* A row a size, a column a way. */
@@ -283,8 +287,10 @@ static bool open_copy(copy_bench *b, const char *device_name, const tarn_copier_
   }
   b->ordinary = malloc(b->max_bytes);
   b->back = malloc(b->max_bytes);
-  if (b->ordinary == NULL || b->back == NULL ||
-      tarn_pinned_alloc(b->pool, b->max_bytes, &b->pinned) != TARN_OK ||
+  if (b->ordinary == NULL || b->back == NULL) {
+    return tell(b, "no host memory for copies of that size: --max 16M");
+  }
+  if (tarn_pinned_alloc(b->pool, b->max_bytes, &b->pinned) != TARN_OK ||
       tarn_alloc(b->heap, b->max_bytes, b->stream, &b->block) != TARN_OK) {
     return false;
   }
@@ -327,7 +333,7 @@ static int run_copy(copy_bench *b, const char *device_name, const tarn_copier_co
            b->info.is_simulated ? ", by the virtual clock" : "");
   }
   is_good = is_good && run_sizes(b, false) && run_sizes(b, true) && run_pieces(b);
-  const int result = is_good ? TOOL_OK : tool_fail();
+  const int result = is_good ? TOOL_OK : b->is_told ? TOOL_FAILED : tool_fail();
   return close_copy(b) ? result : tool_fail();
 }
 
@@ -356,6 +362,10 @@ int bench_copy(const tool_command *command, int argc, char **argv) {
   config.has_no_threads = has[4] && n_threads == 0;
   if (has[2] && b.max_bytes < (uint64_t)COPY_PIECES * COPY_PIECE) {
     b.max_bytes = (uint64_t)COPY_PIECES * COPY_PIECE;
+  }
+  if (b.max_bytes > copy_sizes[N_COPY_SIZES - 1]) {
+    (void)fprintf(stderr, "tarn: --max '%s' is more than 1G, the largest that is copied\n", most);
+    return TOOL_USAGE;
   }
   return run_copy(&b, device_name, &config);
 }

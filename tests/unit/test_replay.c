@@ -340,6 +340,8 @@ static void wrong_words(void) {
       {"bench pair extra", 2, "extra"},
       {"bench pair --rounds 0", 2, "from 1 to 1001"},
       {"bench pair --device nope", 1, "nope"},
+      {"bench copy --max 1P", 2, "--max '1P' is more than 1G"},
+      {"bench copy --device sim --rounds 1 --max 64K", 0, "64 pieces of 4 KiB"},
   };
   if (cannot_run()) {
     return;
