@@ -59,11 +59,19 @@ static void print_help(void) {
          "Exit status: 0 success, 1 failure, 2 wrong arguments.\n");
 }
 
+/* "--help" and "--version" as people try them first. */
+static const char *command_name(const char *text) {
+  if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0) {
+    return "help";
+  }
+  return strcmp(text, "--version") == 0 ? "version" : text;
+}
+
 static int tool_help(const tool_command *command, int argc, char **argv) {
   if (argc > 1) {
     return tool_parse(command, NULL, 0, argc - 1, argv + 1);
   }
-  if (argc == 0 || argv[0][0] == '-') {
+  if (argc == 0 || (argv[0][0] == '-' && strcmp(command_name(argv[0]), "help") == 0)) {
     print_help();
     return TOOL_OK;
   }
@@ -82,14 +90,6 @@ static int tool_version(const tool_command *command, int argc, char **argv) {
   }
   printf("tarn %s\n", tarn_version());
   return TOOL_OK;
-}
-
-/* "--help" and "--version" as people try them first. */
-static const char *command_name(const char *text) {
-  if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0) {
-    return "help";
-  }
-  return strcmp(text, "--version") == 0 ? "version" : text;
 }
 
 int main(int argc, char **argv) {

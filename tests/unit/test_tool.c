@@ -187,6 +187,8 @@ static void wrong_use(void) {
       {"", "info --json --json", 2, "twice"},
       {"", "probe --device", 2, "needs a value"},
       {"", "help bogus", 2, "bogus"},
+      {"", "help --bogus", 2, "--bogus"},
+      {"", "help --help", 0, "usage"},
       {"", "version extra", 2, "extra"},
       {"", "probe --device nope", 1, "nope"},
       {"", "probe --device sim:what=1", 1, "what=1"},
