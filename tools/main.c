@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * The tarn command: finds the subcommand and runs it. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -92,6 +93,18 @@ static int tool_version(const tool_command *command, int argc, char **argv) {
   return TOOL_OK;
 }
 
+/* A result that could not be written is not a success. Where that was seen earlier, errno may be of
+ * something else by now. */
+static bool is_written(void) {
+  const bool had_failed = ferror(stdout) != 0;
+  if (fflush(stdout) == 0 && !had_failed) {
+    return true;
+  }
+  (void)fprintf(stderr, "tarn: writing the result: %s\n",
+                had_failed ? "not all of it could be written" : strerror(errno));
+  return false;
+}
+
 int main(int argc, char **argv) {
   tool_command_line = argv;
   if (argc < 2) {
@@ -103,10 +116,5 @@ int main(int argc, char **argv) {
     return unknown_command(argv[1]);
   }
   const int result = command->run(command, argc - 2, argv + 2);
-  /* A result that could not be written is not a success. */
-  if (fflush(stdout) != 0 || ferror(stdout) != 0) {
-    perror("tarn: writing the result");
-    return TOOL_FAILED;
-  }
-  return result;
+  return is_written() ? result : TOOL_FAILED;
 }

@@ -196,7 +196,8 @@ static void wrong_use(void) {
       {"TARN_BOGUS=1", "options", 1, "TARN_BOGUS"},
       {"TARN_BOGUS=1", "probe", 1, "TARN_BOGUS"},
       {"", "probe --device sim:1G,fail=create:1", 1, "cuMemCreate"},
-      {"", "info > /dev/full", 1, "writing"},
+      {"", "info > /dev/full", 1, "writing the result: No space left"},
+      {"", "replay traces/resnet_train.trace.gz nowhere.trace > /dev/full", 1, "not all of it"},
   };
   if (cannot_run()) {
     return;
