@@ -168,6 +168,7 @@ bool tarni_captures_finish(tarn_heap *heap) {
     tarni_lock_release(&heap->grow);
     tarni_captures_reap_held(heap);
   }
+  (void)tarni_captures_sure_held(heap); /* arenas whose last graph has gone just now */
   const bool is_any_back = count_parked(heap) < n_before;
   tarni_lock_release(&heap->capture);
   return is_any_back;

@@ -56,24 +56,38 @@ static void arena_sleeps_after_a_launch(void) {
 }
 
 /* A captured block that another stream has used, and frees inside a capture that it has joined. */
-static void heap_goes_after_an_unheard_stream(void) {
-  rig r;
+static void free_unheard(rig *r) {
   rig_block block;
-  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 3));
-  tarn_capture *capture = rig_capture_begin(&r, NULL);
-  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &block));
+  tarn_capture *capture = rig_capture_begin(r, NULL);
+  CHECK_OK(rig_capture_alloc(r, MIB, r->streams[0], &block));
   tarn_graph *graph = rig_capture_end(capture);
-  CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
-  rig_order(&r, r.streams[0], r.streams[2]);
-  rig_touch(&r, &block, r.streams[2], false);
+  CHECK_OK(tarn_graph_launch(graph, r->streams[0]));
+  rig_order(r, r->streams[0], r->streams[2]);
+  rig_touch(r, &block, r->streams[2], false);
   const tarn_capture_config config = {.size = sizeof(config), .mode = TARN_CAPTURE_RELAXED};
-  capture = rig_capture_begin(&r, &config);
-  rig_order(&r, r.streams[0], r.streams[2]);
-  CHECK_OK(tarn_free(r.heap, block.address, r.streams[2]));
-  rig_order(&r, r.streams[2], r.streams[0]);
+  capture = rig_capture_begin(r, &config);
+  rig_order(r, r->streams[0], r->streams[2]);
+  CHECK_OK(tarn_free(r->heap, block.address, r->streams[2]));
+  rig_order(r, r->streams[2], r->streams[0]);
   CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
   CHECK_OK(tarn_graph_destroy(graph));
+}
+
+static void heap_goes_after_an_unheard_stream(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 3));
+  free_unheard(&r);
   destroy_heap(&r);
+  rig_close(&r);
+}
+
+static void one_trim_is_enough(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 3));
+  free_unheard(&r);
+  CHECK(rig_stats(&r).captured_bytes != 0); /* the graph is not done, nor is the stream known */
+  CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
+  CHECK_EQ(rig_stats(&r).captured_bytes, 0);
   rig_close(&r);
 }
 
@@ -226,6 +240,7 @@ static const test_case cases[] = {
     {"heap goes after a launch", heap_goes_after_a_launch},
     {"arena sleeps after a launch", arena_sleeps_after_a_launch},
     {"heap goes after an unheard stream", heap_goes_after_an_unheard_stream},
+    {"one trim is enough", one_trim_is_enough},
     {"heap goes after a capture", heap_goes_after_a_capture},
     {"freed blocks are looked for", freed_blocks_are_looked_for},
     {"streams that go before the end", streams_that_go},
