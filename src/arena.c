@@ -381,10 +381,12 @@ tarn_arena *tarni_arena_find_held(tarn_heap *heap, tarn_ptr address) {
   return NULL;
 }
 
-uint64_t tarni_arenas_live_held(const tarn_heap *heap) {
+uint64_t tarni_arenas_live_held(const tarn_heap *heap, uint64_t *bytes) {
   uint64_t n = 0;
+  *bytes = 0;
   for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
     n += arena->live.n;
+    *bytes += arena->live_bytes;
   }
   return n;
 }

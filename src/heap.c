@@ -310,7 +310,9 @@ tarn_status tarn_heap_destroy(tarn_heap *heap, uint64_t *n_live) {
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
   tarni_lock_acquire(&heap->capture);
-  stats.live_blocks += tarni_arenas_live_held(heap);
+  uint64_t captured_bytes;
+  stats.live_blocks += tarni_arenas_live_held(heap, &captured_bytes);
+  stats.live_bytes += captured_bytes;
   tarn_status status = tarni_captures_close_held(heap);
   if (status == TARN_OK) {
     tarni_lock_acquire(&heap->grow);

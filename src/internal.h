@@ -663,7 +663,8 @@ bool tarni_captures_sure_held(tarn_heap *heap);
  */
 tarn_status tarni_graphs_close(tarn_heap *heap, bool is_lost);
 tarn_status tarni_arenas_close(tarn_heap *heap, bool is_lost);
-uint64_t tarni_arenas_live_held(const tarn_heap *heap);
+/* Captured blocks that are live, and their bytes. */
+uint64_t tarni_arenas_live_held(const tarn_heap *heap, uint64_t *bytes);
 tarn_status tarni_arenas_check_held(const tarn_heap *heap);
 /* histogram.c: a block that captures keep, or do not any more. */
 void tarni_histogram_defer_locked(tarn_heap *heap, const tarni_extent *slab, bool is_deferred);

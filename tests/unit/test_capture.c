@@ -605,7 +605,12 @@ static void heaps_that_go_first(void) {
   CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &a));
   tarn_graph *graph = rig_capture_end(capture);
   CHECK_OK(tarn_graph_launch(graph, r.streams[1]));
-  rig_close_live(&r, 1);
+  uint64_t n_live = 0;
+  CHECK_OK(tarn_heap_destroy(r.heap, &n_live));
+  CHECK_EQ(n_live, 1);
+  CHECK_HAS(tarn_last_message(), "1 blocks of 1048576 bytes");
+  r.heap = NULL;
+  rig_close(&r);
 }
 
 static const test_case cases[] = {
