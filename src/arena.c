@@ -437,7 +437,7 @@ tarn_status tarni_arena_reserve_held(tarn_arena *arena, uint64_t bytes, const ch
                       (unsigned long long)bytes, (unsigned long long)arena->limit);
   }
   tarn_status status = tarni_arena_grow_held(arena, bytes, operation);
-  if (is_shortage(status) && !tarni_capture_forbids()) {
+  if (is_shortage(status) && !tarni_capture_forbids() && !tarni_is_asleep(heap)) {
     const uint64_t missing = tarni_align_up(bytes - arena->mapped, heap->unit);
     tarni_lock_acquire(&heap->lock);
     const uint64_t keep = heap->reserved_bytes - tarni_min(heap->reserved_bytes, missing);

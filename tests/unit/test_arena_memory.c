@@ -75,10 +75,29 @@ static void cleared_after_its_graphs(void) {
   rig_close(&r);
 }
 
+/* A heap that sleeps has nothing to trim: what is missing is the device's memory. */
+static void reserved_while_the_heap_sleeps(void) {
+  rig r;
+  tarn_arena *arena = NULL;
+  tarn_ptr plain = 0;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  tarni_port *port = (tarni_port *)r.device;
+  CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_DROP));
+  CHECK_OK(tarni_port_plain_alloc(port, 40 * MIB, &plain));
+  const tarn_arena_config config = {.size = sizeof(config), .reserve_bytes = 32 * MIB};
+  CHECK_STATUS(tarn_arena_create(r.heap, &config, &arena), TARN_DEVICE_MEMORY);
+  CHECK_OK(tarni_port_plain_free(port, plain));
+  CHECK_OK(tarn_arena_create(r.heap, &config, &arena));
+  CHECK_OK(tarn_arena_destroy(arena));
+  CHECK_OK(tarn_heap_wake(r.heap));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"captures that do not begin", captures_that_do_not_begin},
     {"monotone captures of freed blocks", monotone_captures_of_freed_blocks},
     {"cleared after its graphs", cleared_after_its_graphs},
+    {"reserved while the heap sleeps", reserved_while_the_heap_sleeps},
 };
 
 TEST_MAIN(cases)
