@@ -49,6 +49,11 @@ static bool is_in_block(tarn_heap *heap, tarn_ptr address) {
   return is;
 }
 
+/* The most that an arena may hold, of what there is. */
+static uint64_t limit_of(const tarn_arena_config *config, uint64_t bytes) {
+  return config->limit_bytes != 0 ? tarni_min(config->limit_bytes, bytes) : bytes;
+}
+
 /* Memory of the caller's. A block of this heap keeps its first bytes to itself, so that its own
  * address and that of the arena's first block are two. */
 static tarn_status memory_take(tarn_arena *arena, const tarn_arena_config *config,
@@ -73,7 +78,7 @@ static tarn_status memory_take(tarn_arena *arena, const tarn_arena_config *confi
     }
   }
   arena->base = base;
-  arena->limit = end - base;
+  arena->limit = limit_of(config, end - base);
   arena->mapped = arena->limit;
   return TARN_OK;
 }
@@ -97,8 +102,7 @@ static tarn_status arena_open(tarn_arena *arena, const tarn_arena_config *config
                       "driver with virtual memory management.",
                       "%s has no virtual memory management", heap->port->device.name);
   }
-  const uint64_t total = heap->port->device.total_bytes;
-  arena->limit = config->limit_bytes != 0 ? tarni_min(config->limit_bytes, total) : total;
+  arena->limit = limit_of(config, heap->port->device.total_bytes);
   return space_reserve(arena);
 }
 

@@ -93,11 +93,38 @@ static void reserved_while_the_heap_sleeps(void) {
   rig_close(&r);
 }
 
+/* A limit counts for memory of the caller's, too. */
+static void less_than_the_caller_has(void) {
+  rig r;
+  rig_block block;
+  tarn_arena *arena = NULL;
+  tarn_ptr large = 0, small = 0;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &block));
+  const tarn_arena_config own = {
+      .size = sizeof(own), .limit_bytes = MIB, .memory = block.address, .memory_bytes = 4 * MIB};
+  CHECK_OK(tarn_arena_create(r.heap, &own, &arena));
+  tarn_arena_info info = {.size = sizeof(info)};
+  CHECK_OK(tarn_arena_get_info(arena, &info));
+  CHECK_EQ(info.limit_bytes, MIB);
+  CHECK_EQ(info.held_bytes, MIB);
+  const tarn_capture_config config = {.size = sizeof(config), .arena = arena};
+  tarn_capture *capture = rig_capture_begin(&r, &config);
+  CHECK_STATUS(tarn_alloc(r.heap, 2 * MIB, r.streams[0], &large), TARN_DEVICE_MEMORY);
+  CHECK_OK(tarn_alloc(r.heap, MIB, r.streams[0], &small));
+  CHECK_OK(tarn_free(r.heap, small, r.streams[0]));
+  CHECK_OK(tarn_capture_abort(&capture));
+  CHECK_OK(tarn_arena_destroy(arena));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"captures that do not begin", captures_that_do_not_begin},
     {"monotone captures of freed blocks", monotone_captures_of_freed_blocks},
     {"cleared after its graphs", cleared_after_its_graphs},
     {"reserved while the heap sleeps", reserved_while_the_heap_sleeps},
+    {"less than the caller has", less_than_the_caller_has},
 };
 
 TEST_MAIN(cases)
