@@ -236,21 +236,33 @@ static void stream_fence_grow(tarn_heap *heap, tarn_stream stream) {
   (void)tarni_order_fence_grow(heap, &order);
 }
 
-/* Begins it in the driver, or takes over what the program has begun. */
-static tarn_status driver_begin_held(tarn_capture *capture) {
+/* Begins it in the driver. */
+static tarn_status driver_begin_held(const tarn_capture *capture) {
   static const tarni_capture_mode modes[] = {TARNI_CAPTURE_THREAD_LOCAL, TARNI_CAPTURE_GLOBAL,
                                              TARNI_CAPTURE_RELAXED};
   tarn_heap *heap = capture->heap;
-  if (!capture->config.is_adopted) {
-    tarni_index lane; /* inside the capture the stream could not be asked for it */
-    (void)tarni_lane_find(heap, capture->stream, &lane);
-    tarni_lock_acquire(&heap->grow); /* so that no fence is recorded on the stream right now */
-    stream_fence_grow(heap, capture->stream);
-    const tarn_status status =
-        tarni_port_capture_begin(heap->port, capture->stream, modes[capture->config.mode]);
-    tarni_lock_release(&heap->grow);
-    return status;
+  const tarni_facts facts = {.device = heap->port->device.name};
+  tarni_index lane; /* inside the capture the stream could not be asked for it */
+  if (tarni_is_legacy(capture->stream)) {
+    return tarni_fail(TARN_CAPTURE, "tarn_capture_begin", &facts,
+                      "Capture another stream, or a thread's own default stream.",
+                      "the legacy default stream cannot be captured");
   }
+  (void)tarni_lane_find(heap, capture->stream, &lane);
+  tarni_lock_acquire(&heap->grow); /* so that no fence is recorded on the stream right now */
+  stream_fence_grow(heap, capture->stream);
+  const tarn_status status =
+      tarni_port_capture_begin(heap->port, capture->stream, modes[capture->config.mode]);
+  tarni_lock_release(&heap->grow);
+  return status != TARN_STATE ? status
+                              : tarni_fail(TARN_STATE, "tarn_capture_begin", &facts,
+                                           "End that capture first, or adopt it (is_adopted).",
+                                           "the stream is being captured already");
+}
+
+/* Takes over what the program has begun. */
+static tarn_status driver_adopt_held(tarn_capture *capture) {
+  tarn_heap *heap = capture->heap;
   tarni_capture_state state;
   TARN_TRY(tarni_capture_state_of(heap, capture->stream, &state));
   if (state.status != TARNI_CAPTURE_ACTIVE) {
@@ -276,7 +288,7 @@ static tarn_status capture_begin_held(tarn_heap *heap, const tarn_capture_config
   const uint64_t mapped = capture->arena->mapped;
   tarn_status status = capture_reserve_held(capture);
   if (status == TARN_OK) {
-    status = driver_begin_held(capture);
+    status = config->is_adopted ? driver_adopt_held(capture) : driver_begin_held(capture);
   }
   if (status != TARN_OK) {
     tarn_error error = {.size = sizeof(error)};

@@ -47,9 +47,10 @@ static tarn_status too_much(const tarn_arena *arena, uint64_t bytes) {
   const tarni_facts facts = {.device = arena->heap->port->device.name,
                              .requested_bytes = bytes,
                              .available_bytes = arena->limit};
-  return tarni_fail(TARN_DEVICE_MEMORY, "tarn_alloc", &facts, "Ask for less.",
-                    "%llu bytes are more than the capture's arena may ever hold (%llu)",
-                    (unsigned long long)bytes, (unsigned long long)arena->limit);
+  return tarni_fail(
+      TARN_DEVICE_MEMORY, "tarn_alloc", &facts, "Ask for less.",
+      "%llu bytes, in units of 256, are more than the capture's arena may ever hold (%llu)",
+      (unsigned long long)bytes, (unsigned long long)arena->limit);
 }
 
 static tarn_status place_held(tarn_capture *capture, uint64_t bytes, uint64_t alignment,

@@ -178,12 +178,22 @@ tarn_status tarn_graph_launched(tarn_graph *graph, tarn_stream stream) {
 
 /* ---- What it holds ---- */
 
+static tarn_status hold_refuse(tarn_heap *heap, tarn_ptr block) {
+  tarn_block_info info;
+  return tarni_arena_block(heap, block, &info)
+             ? tarni_fail(TARN_FOREIGN, "tarn_graph_hold", NULL,
+                          "Free it in a capture whose graph is to hold it (holds_freed).",
+                          "0x%llx is a captured block, and no block of the heap",
+                          (unsigned long long)block)
+             : tarni_block_refuse(heap, block, "tarn_graph_hold");
+}
+
 tarn_status tarn_graph_hold(tarn_graph *graph, tarn_ptr block, tarn_stream stream) {
   TARN_TRY(graph_given(graph, "tarn_graph_hold"));
   tarn_heap *heap = graph->heap;
   const uint64_t offset = block - heap->base;
   if (!tarni_block_is_live(heap, offset)) {
-    return tarni_block_refuse(heap, block, "tarn_graph_hold");
+    return hold_refuse(heap, block);
   }
   TARNI_PAYS(&heap->calls);
   tarni_lock_acquire(&heap->capture);

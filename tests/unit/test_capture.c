@@ -596,6 +596,31 @@ static void bad_arguments(void) {
   rig_close(&r);
 }
 
+/* What is refused says why. */
+static void refusals(void) {
+  const tarn_capture_config config = {.size = sizeof(config), .limit_bytes = 100};
+  rig r;
+  tarn_ptr block = 0;
+  tarn_capture *other = NULL;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_STATUS(tarn_capture_begin(r.heap, NULL, NULL, &other), TARN_CAPTURE);
+  CHECK_HAS(tarn_last_message(), "the legacy default stream cannot be captured");
+  tarn_capture *capture = rig_capture_begin(&r, &config);
+  CHECK_STATUS(tarn_capture_begin(r.heap, NULL, r.streams[0], &other), TARN_STATE);
+  CHECK_HAS(tarn_last_message(), "being captured already");
+  CHECK_STATUS(tarn_alloc(r.heap, 50, r.streams[0], &block), TARN_DEVICE_MEMORY);
+  CHECK_HAS(tarn_last_message(), "units of 256");
+  CHECK_OK(tarn_capture_abort(&capture));
+  capture = rig_capture_begin(&r, NULL);
+  CHECK_OK(tarn_alloc(r.heap, 50, r.streams[0], &block));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_STATUS(tarn_graph_hold(graph, block, r.streams[0]), TARN_FOREIGN);
+  CHECK_HAS(tarn_last_message(), "a captured block");
+  CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+  CHECK_OK(tarn_graph_destroy(graph));
+  rig_close(&r);
+}
+
 /* The heap goes with graphs and blocks of theirs: they are counted, and nothing is left. */
 static void heaps_that_go_first(void) {
   rig r;
@@ -633,6 +658,7 @@ static const test_case cases[] = {
     {"captures found by asking", captures_found_by_asking},
     {"found captures are not handed out", found_captures_are_not_handed_out},
     {"bad arguments", bad_arguments},
+    {"refusals say why", refusals},
     {"heaps that go first", heaps_that_go_first},
 };
 
