@@ -20,6 +20,18 @@ static tarn_status live_refuse(tarn_heap *heap) {
   return stats.live_blocks == 0 ? TARN_OK : blocks_are_live(heap, &stats);
 }
 
+/* The same, and for captured blocks, whose memory could not go either. */
+static tarn_status any_live_refuse(tarn_heap *heap) {
+  tarn_heap_stats stats = {.size = sizeof(stats)};
+  uint64_t captured_bytes;
+  TARN_TRY(tarn_heap_get_stats(heap, &stats));
+  tarni_lock_acquire(&heap->capture);
+  stats.live_blocks += tarni_arenas_live_held(heap, &captured_bytes);
+  tarni_lock_release(&heap->capture);
+  stats.live_bytes += captured_bytes;
+  return stats.live_blocks == 0 ? TARN_OK : blocks_are_live(heap, &stats);
+}
+
 /* All that streams and threads have kept becomes free extents that nothing waits for. */
 static tarn_status reset_collect_grow(tarn_heap *heap) {
   tarni_quarantine_drain_grow(heap);
@@ -77,7 +89,7 @@ tarn_status tarn_heap_reset(tarn_heap *heap) {
   TARN_TRY(tarni_heap_given(heap, "tarn_heap_reset"));
   TARNI_PAYS(&heap->calls);
   tarni_budgets_reap(heap);
-  TARN_TRY(live_refuse(heap));
+  TARN_TRY(any_live_refuse(heap));
   (void)tarni_captures_finish(heap);
   TARN_TRY(reset_once(heap));
   if (!tarni_captures_left_any(heap)) {

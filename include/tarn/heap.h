@@ -184,8 +184,8 @@ TARN_API tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes);
 TARN_API tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
 
 /* Makes the heap as it was when it was made: everything goes back to the device, after waiting for
- * the work that uses it. Refused with TARN_BUSY while blocks are live; the message says how many,
- * and how many bytes. Counts of calls go on; peaks begin anew. */
+ * the work that uses it. Refused with TARN_BUSY while blocks are live, captured ones included; the
+ * message says how many, and how many bytes. Counts of calls go on; peaks begin anew. */
 TARN_API tarn_status tarn_heap_reset(tarn_heap *heap);
 
 /* What becomes of the content of live blocks, and of those that graphs hold, while a heap sleeps.

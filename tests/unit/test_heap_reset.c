@@ -42,6 +42,24 @@ static void live_blocks_are_counted(void) {
   rig_close(&r);
 }
 
+static void captured_blocks_are_counted(void) {
+  rig r;
+  rig_block block, captured;
+  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
+  CHECK_OK(rig_alloc(&r, MIB, r.streams[0], &block));
+  tarn_capture *capture = rig_capture_begin(&r, NULL);
+  CHECK_OK(rig_capture_alloc(&r, MIB, r.streams[0], &captured));
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+  CHECK_STATUS(tarn_heap_reset(r.heap), TARN_BUSY);
+  CHECK_HAS(tarn_last_message(), "2 blocks of 2097152 bytes are live");
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_STATUS(tarn_heap_reset(r.heap), TARN_BUSY);
+  CHECK_OK(tarn_free(r.heap, captured.address, r.streams[0]));
+  CHECK_OK(tarn_heap_reset(r.heap));
+  check_is_new(&r);
+  rig_close(&r);
+}
+
 /* Work under way, blocks that other streams use, streams retired: all of it is waited for. */
 static void everything_goes_back(void) {
   rig r;
@@ -144,6 +162,7 @@ static void beside_other_threads(void) {
 
 static const test_case cases[] = {
     {"live blocks are counted", live_blocks_are_counted},
+    {"captured blocks are counted", captured_blocks_are_counted},
     {"everything goes back", everything_goes_back},
     {"streams that are lost", lost_streams},
     {"no heap", no_heap},
