@@ -177,6 +177,8 @@ static int replay_trace(const replay_options *options, replay_row *row, size_t *
       row->result = trial;
       return fail_row(row);
     }
+    row->result.violations = trial.violations;
+    memcpy(row->result.finding, trial.finding, sizeof(trial.finding));
   }
   if (options->is_json) {
     print_row_json(options, row);

@@ -315,11 +315,16 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-/* One pass with this capacity. */
+/* One pass with this capacity. What the oracle has found before counts on. */
 static bool fits(const char *name, const trace *t, replay_plan *trial, replay_result *result,
                  bool *is_enough) {
+  const replay_result before = *result;
   const bool is_run = replay_run(name, t, trial, result);
   *is_enough = is_run && result->status == TARN_OK;
+  result->violations += before.violations;
+  if (before.violations != 0) {
+    memcpy(result->finding, before.finding, sizeof(result->finding));
+  }
   return is_run;
 }
 

@@ -159,7 +159,11 @@ static void fitting(void) {
   REQUIRE(read_small(&t));
   REQUIRE(replay_run("small", &t, &plan, &result) && result.status == TARN_OK);
   const uint64_t unit = result.device.granularity_bytes;
+  result.violations = 2; /* as if something had been found in the run before */
+  (void)snprintf(result.finding, sizeof(result.finding), "the first");
   CHECK(replay_fit("small", &t, &plan, &result, &fit_bytes));
+  CHECK_EQ(result.violations, 2);
+  CHECK_TEXT(result.finding, "the first");
   CHECK(fit_bytes >= t.live_peak_bytes && fit_bytes % unit == 0);
   plan.capacity_bytes = fit_bytes;
   CHECK(replay_run("small", &t, &plan, &result));
