@@ -137,20 +137,35 @@ static bool has_parked(const tarn_heap *heap) {
   return has;
 }
 
-/* How many captures, graphs and arenas are there that nobody has any more, or not all of. */
-static uint64_t count_parked(const tarn_heap *heap) {
+/* How many captures that are over, graphs, arenas, and arenas with more than they need are there.
+ */
+static uint64_t count_left(const tarn_heap *heap) {
   uint64_t n = 0;
   for (const tarn_capture *capture = heap->captures_over; capture != NULL;
        capture = capture->next) {
     n++;
   }
   for (const tarn_graph *graph = heap->graphs; graph != NULL; graph = graph->next) {
-    n += graph->is_gone;
+    n++;
   }
   for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
-    n += is_parked(arena);
+    n += 1 + tarni_arena_has_surplus(arena);
   }
   return n;
+}
+
+/* Waits for a fence, if anything may wait for it, and looks again. Whether that changed anything.
+ */
+static bool finish_once_held(tarn_heap *heap) {
+  const uint64_t n_before = count_left(heap);
+  bool is_news = tarni_captures_sure_held(heap);
+  if (has_parked(heap)) {
+    tarni_lock_acquire(&heap->grow);
+    is_news = tarni_fences_wait_grow(heap) || is_news;
+    tarni_lock_release(&heap->grow);
+    tarni_captures_reap_held(heap);
+  }
+  return is_news || count_left(heap) < n_before;
 }
 
 bool tarni_captures_finish(tarn_heap *heap) {
@@ -158,18 +173,12 @@ bool tarni_captures_finish(tarn_heap *heap) {
     return false;
   }
   tarni_lock_acquire(&heap->capture);
-  const uint64_t n_before = count_parked(heap);
+  tarni_captures_find_ends_held(heap); /* which makes graphs */
+  const uint64_t n_before = count_left(heap);
   tarni_captures_reap_held(heap);
-  (void)tarni_captures_sure_held(heap);
-  bool is_news = true;
-  while (is_news && has_parked(heap)) {
-    tarni_lock_acquire(&heap->grow);
-    is_news = tarni_fences_wait_grow(heap);
-    tarni_lock_release(&heap->grow);
-    tarni_captures_reap_held(heap);
+  while (finish_once_held(heap)) { /* a graph that goes lets its arena go */
   }
-  (void)tarni_captures_sure_held(heap); /* arenas whose last graph has gone just now */
-  const bool is_any_back = count_parked(heap) < n_before;
+  const bool is_any_back = count_left(heap) < n_before;
   tarni_lock_release(&heap->capture);
   return is_any_back;
 }
