@@ -523,7 +523,7 @@ tarn_status tarni_arena_busy(const tarn_arena *arena, const char *operation) {
   return tarni_fail(
       TARN_BUSY, operation, NULL, "End the capture, and destroy the graphs that use the arena.",
       "%s and %u graphs use the arena%s", arena->capture != NULL ? "a capture" : "no capture",
-      arena->n_graphs, arena->n_held != 0 ? ", and graphs of others hold blocks of it" : "");
+      arena->n_graphs, arena->n_held != 0 ? ", and graphs hold blocks of it" : "");
 }
 
 tarn_status tarn_arena_clear(tarn_arena *arena) {

@@ -240,6 +240,8 @@ void tarni_piece_hold_held(tarn_arena *arena, uint32_t index, const tarn_graph *
 void tarni_pieces_release_held(tarn_heap *heap, const tarn_graph *holder);
 /* Whether a graph of another arena holds any. */
 bool tarni_pieces_are_lent_held(const tarn_arena *arena);
+/* Whether the graph holds any of an arena that is asleep. */
+bool tarni_pieces_are_asleep_held(const tarn_graph *holder);
 /* How many the graph holds, in any arena. */
 uint64_t tarni_pieces_count_held(const tarn_heap *heap, const tarn_graph *holder);
 /* A capture is over: all that is free may be used by the next. */

@@ -49,16 +49,18 @@ tarn_status tarn_arena_sleep(tarn_arena *arena, bool keep) {
   TARNI_PAYS(&arena->heap->calls);
   tarni_lock_acquire(&arena->heap->capture);
   tarn_status status = TARN_OK;
+  tarni_captures_reap_held(arena->heap); /* graphs that are gone may be done by now */
   if (arena->space == 0) {
     status = tarni_fail(TARN_UNSUPPORTED, operation, NULL,
                         "Give the memory back by what it was made with.",
                         "the arena's memory is the caller's");
-  } else if (arena->capture != NULL || tarni_pieces_are_lent_held(arena)) {
+  } else if (arena->capture != NULL) {
     status = tarni_arena_busy(arena, operation);
-  } else if (!arena->is_asleep) {
-    status = arena_sleep(arena, keep);
-  } else {
+  } else if (arena->is_asleep) {
     status = tarni_arena_shrink_held(arena, 0); /* what did not go the last time */
+  } else {
+    status = tarni_pieces_are_lent_held(arena) ? tarni_arena_busy(arena, operation)
+                                               : arena_sleep(arena, keep);
   }
   tarni_lock_release(&arena->heap->capture);
   return status;

@@ -212,6 +212,9 @@ uint64_t tarni_deferred_see_locked(tarn_heap *heap) {
   tarn_capture *const lists[] = {heap->captures, heap->captures_over};
   for (int i = 0; i < 2; i++) {
     for (const tarn_capture *capture = lists[i]; capture != NULL; capture = capture->next) {
+      if (i == 0) { /* its graph is none of the heap's yet; streams that were retired left some */
+        deferred_each(heap, &capture->graph->held, block_see, &seen);
+      }
       for (uint32_t j = 0; j <= TARNI_CAPTURE_BRANCHES; j++) {
         deferred_each(heap, &capture->deferred[j], block_see, &seen);
       }

@@ -106,6 +106,10 @@ static tarn_status launch_check(const tarn_graph *graph, const char *operation) 
     return tarni_fail(TARN_STATE, operation, NULL, "Wake the arena with tarn_arena_wake.",
                       "the graph's arena is asleep");
   }
+  if (tarni_pieces_are_asleep_held(graph)) {
+    return tarni_fail(TARN_STATE, operation, NULL, "Wake that arena with tarn_arena_wake.",
+                      "the graph holds blocks of another arena, which is asleep");
+  }
   return graph->held.n_blocks != 0 ? tarni_sleep_refuse(graph->heap, operation) : TARN_OK;
 }
 
@@ -152,13 +156,13 @@ tarn_status tarn_graph_launch(tarn_graph *graph, tarn_stream stream) {
 }
 
 static tarn_status graph_launched_held(tarn_graph *graph, tarn_stream stream) {
-  tarni_index lane;
-  TARN_TRY(launch_check(graph, "tarn_graph_launched"));
-  const tarn_status status =
-      launched_room(graph)
-          ? tarni_lane_find(graph->heap, stream, &lane)
-          : tarni_fail(TARN_HOST_MEMORY, "tarn_graph_launched", NULL, "Free some host memory.",
-                       "no host memory to note a launch: the graph's memory stays with the heap");
+  tarni_index lane = TARNI_LANE_COMMON;
+  tarn_status status = launch_check(graph, "tarn_graph_launched");
+  if (status == TARN_OK && !launched_room(graph)) {
+    status = tarni_fail(TARN_HOST_MEMORY, "tarn_graph_launched", NULL, "Free some host memory.",
+                        "no host memory to note a launch: the graph's memory stays with the heap");
+  }
+  status = status == TARN_OK ? tarni_lane_find(graph->heap, stream, &lane) : status;
   if (status == TARN_OK) {
     launch_note(graph, lane);
   } else {

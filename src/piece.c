@@ -283,12 +283,25 @@ static void piece_end_live(tarn_arena *arena, tarni_piece *piece) {
   piece->request = TARNI_PIECE_NONE;
 }
 
+/* What is free at the end is not part of what is used any more. */
+static void top_lower(tarn_arena *arena) {
+  const uint32_t last = arena->last;
+  if (last != TARNI_PIECE_NONE && is_free(&arena->pieces[last])) {
+    arena->top = arena->pieces[last].offset;
+    arena->n_free--;
+    piece_remove(arena, last);
+  }
+}
+
 static void piece_make_free(tarn_arena *arena, uint32_t index, uint32_t stamp) {
   tarni_piece *piece = piece_get(arena, index);
   piece->stamp = stamp;
   free_add(arena, index);
   piece_merge_equal(arena, index);
   piece_merge_equal(arena, piece->previous);
+  if (arena->capture == NULL) {
+    top_lower(arena);
+  }
 }
 
 void tarni_piece_give_held(tarn_arena *arena, uint32_t index, uint32_t stamp) {
@@ -338,6 +351,14 @@ bool tarni_pieces_are_lent_held(const tarn_arena *arena) {
   return i != TARNI_PIECE_NONE;
 }
 
+bool tarni_pieces_are_asleep_held(const tarn_graph *holder) {
+  bool is = false;
+  for (const tarn_arena *arena = holder->heap->arenas; arena != NULL; arena = arena->next) {
+    is = is || (arena->is_asleep && held_first(arena, holder) != TARNI_PIECE_NONE);
+  }
+  return is;
+}
+
 uint64_t tarni_pieces_count_held(const tarn_heap *heap, const tarn_graph *holder) {
   uint64_t n = 0;
   for (const tarn_arena *arena = heap->arenas; arena != NULL; arena = arena->next) {
@@ -363,12 +384,7 @@ void tarni_pieces_settle_held(tarn_arena *arena) {
       arena->free[arena->n_free++] = i;
     }
   }
-  const uint32_t last = arena->last;
-  if (last != TARNI_PIECE_NONE && is_free(&arena->pieces[last])) {
-    arena->top = arena->pieces[last].offset;
-    arena->n_free--;
-    piece_remove(arena, last);
-  }
+  top_lower(arena);
 }
 
 /* ---- Checking ---- */

@@ -134,7 +134,8 @@ TARN_API tarn_status tarn_capture_find(tarn_heap *heap, tarn_stream stream, tarn
 
 /* The graph memory that a capture left of which nobody told (TARN_ASK_CAPTURES), by the driver's id
  * of that capture; TARN_FOREIGN: there is none. From now on it is the caller's to destroy; without,
- * it lives as long as the heap. */
+ * it lives as long as the heap. That the capture of a thread's default stream is over is seen when
+ * that thread makes a call with it, or is gone. */
 TARN_API tarn_status tarn_graph_find(tarn_heap *heap, uint64_t capture_id, tarn_graph **graph);
 
 /* ---- Graphs ---------------------------------------------------------------------------------

@@ -206,9 +206,10 @@ typedef enum tarn_sleep_content {
  * allow that, the message says that it is asleep: is_asleep of tarn_heap_stats tells, too. */
 TARN_API tarn_status tarn_heap_sleep(tarn_heap *heap, tarn_sleep_content content);
 
-/* Gets memory for all blocks that are live, at their addresses, and what was saved is in them
- * again. When it fails, for lack of memory or otherwise, the heap is asleep as before, nothing is
- * lost, and it can be tried again. */
+/* Gets memory for all blocks that are live, or held by graphs, at their addresses, and what was
+ * saved is in them again. Waits for all work of the device, since graphs may have been launched
+ * meanwhile. When it fails, for lack of memory or otherwise, the heap is asleep as before, nothing
+ * is lost, and it can be tried again. */
 TARN_API tarn_status tarn_heap_wake(tarn_heap *heap);
 
 /* Changes the hard limit. What is held above it is trimmed where that is possible; the limit holds

@@ -119,7 +119,32 @@ static void less_than_the_caller_has(void) {
   rig_close(&r);
 }
 
+/* A block of a capture that was given up is freed later, and the memory goes then. */
+static void given_up_and_freed_later(void) {
+  rig r;
+  rig_block block;
+  tarn_arena *arena = NULL;
+  tarn_arena_info info = {.size = sizeof(info)};
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  CHECK_OK(tarn_arena_create(r.heap, NULL, &arena));
+  const tarn_capture_config config = {.size = sizeof(config), .arena = arena};
+  tarn_capture *capture = rig_capture_begin(&r, &config);
+  CHECK_OK(rig_capture_alloc(&r, 64 * MIB, r.streams[0], &block));
+  CHECK_OK(tarn_capture_abort(&capture));
+  CHECK_OK(tarn_arena_get_info(arena, &info));
+  CHECK_EQ(info.held_bytes, 64 * MIB);
+  CHECK_OK(tarn_free(r.heap, block.address, r.streams[0]));
+  CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_OK(tarn_arena_get_info(arena, &info));
+  CHECK_EQ(info.held_bytes, 0);
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_arena_destroy(arena));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"given up and freed later", given_up_and_freed_later},
     {"captures that do not begin", captures_that_do_not_begin},
     {"monotone captures of freed blocks", monotone_captures_of_freed_blocks},
     {"cleared after its graphs", cleared_after_its_graphs},

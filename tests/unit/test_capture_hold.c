@@ -192,7 +192,43 @@ static void over_a_sleep(void) {
   rig_close(&r);
 }
 
+/* Arenas that sleep while a graph of another one holds a block of them. */
+static void of_sleeping_arenas(void) {
+  rig r;
+  rig_block block;
+  tarn_arena *arena = NULL;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 1));
+  CHECK_OK(tarn_arena_create(r.heap, NULL, &arena));
+  const tarn_capture_config config = {.size = sizeof(config), .arena = arena};
+  for (int i = 0; i < 2; i++) {
+    tarn_capture *capture = rig_capture_begin(&r, &config);
+    CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[0], &block));
+    tarn_graph *graph = rig_capture_end(capture);
+    CHECK_OK(tarn_graph_launch(graph, r.streams[0]));
+    CHECK_OK(i == 0 ? tarn_arena_sleep(arena, true) : TARN_OK); /* first, or when it is held */
+    tarn_graph *holder = rig_capture_end(capture_and_free(&r, &block, true, NULL));
+    if (i == 0) {
+      CHECK_STATUS(tarn_graph_launch(holder, r.streams[0]), TARN_STATE);
+      CHECK_HAS(tarn_last_message(), "another arena, which is asleep");
+      CHECK_OK(tarn_arena_sleep(arena, true)); /* it is */
+      CHECK_OK(tarn_arena_wake(arena));
+    }
+    CHECK_OK(tarn_graph_launch(holder, r.streams[0]));
+    CHECK_STATUS(tarn_arena_sleep(arena, true), TARN_BUSY);
+    CHECK_STATUS(tarn_arena_clear(arena), TARN_BUSY);
+    CHECK_OK(tarn_graph_destroy(holder));
+    CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+    CHECK_OK(tarn_arena_sleep(arena, true)); /* the holder is gone and done */
+    CHECK_OK(tarn_arena_wake(arena));
+    CHECK_OK(tarn_graph_destroy(graph));
+    CHECK(rig_is_sound(&r));
+  }
+  CHECK_OK(tarn_arena_destroy(arena));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"captured blocks, of sleeping arenas", of_sleeping_arenas},
     {"captured blocks, with the graph", with_the_graph},
     {"captured blocks, in the same arena", in_the_same_arena},
     {"captured blocks, until the end", until_any_end},

@@ -245,7 +245,69 @@ static void used_inside_by_a_busy_stream(void) {
   }
 }
 
+/* An adopted capture that holds a block of the heap; one stream frees it, and all are joined. */
+static tarn_capture *adopt_and_free(rig *r, tarni_graph *handle) {
+  rig_block block, inside;
+  tarni_port *port = (tarni_port *)r->device;
+  CHECK_OK(rig_alloc(r, 4 * MIB, r->streams[0], &block));
+  CHECK_OK(tarni_port_capture_begin(port, r->streams[0], TARNI_CAPTURE_RELAXED));
+  const tarn_capture_config config = {.size = sizeof(config),
+                                      .mode = TARN_CAPTURE_RELAXED,
+                                      .is_adopted = true,
+                                      .holds_freed = true};
+  tarn_capture *capture = rig_capture_begin(r, &config);
+  CHECK_OK(rig_capture_alloc(r, 4 * MIB, r->streams[0], &inside));
+  CHECK_OK(tarn_free(r->heap, inside.address, r->streams[0]));
+  rig_order(r, r->streams[0], r->streams[1]);
+  CHECK_OK(rig_free(r, &block, r->streams[1]));
+  rig_order(r, r->streams[1], r->streams[0]);
+  CHECK_OK(tarni_port_capture_end(port, r->streams[0], handle));
+  return capture;
+}
+
+/* The launch is refused, but it has happened. */
+static void told_while_the_heap_sleeps(void) {
+  rig r;
+  tarni_graph handle = NULL;
+  tarni_graph_exec exec = NULL;
+  REQUIRE(rig_open(&r, "sim:1G,order=lazy", NULL, 2));
+  tarni_port *port = (tarni_port *)r.device;
+  tarn_graph *graph = rig_capture_end(adopt_and_free(&r, &handle));
+  if (!r.has_buckets) { /* others do not sleep */
+    CHECK_OK(tarni_port_graph_instantiate(port, handle, &exec));
+    CHECK_OK(tarn_heap_sleep(r.heap, TARN_SLEEP_SAVE));
+    CHECK_OK(tarni_port_graph_launch(port, exec, r.streams[0]));
+    CHECK_STATUS(tarn_graph_launched(graph, r.streams[0]), TARN_STATE);
+    CHECK_OK(tarn_graph_destroy(graph));
+    CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
+    CHECK_EQ(r.n_findings, 0);
+    CHECK_OK(tarn_heap_wake(r.heap));
+    graph = NULL;
+  }
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarni_port_graph_destroy(port, handle, exec));
+  rig_close(&r);
+}
+
+/* What a stream has left to a graph that is not there yet is where the check looks. */
+static void sound_after_a_stream_has_gone(void) {
+  rig r;
+  tarni_graph handle = NULL;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
+  tarn_capture *capture = adopt_and_free(&r, &handle);
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_stream_retire(r.heap, r.streams[1]));
+  CHECK(rig_is_sound(&r));
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarni_port_graph_destroy((tarni_port *)r.device, handle, NULL));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"told while the heap sleeps", told_while_the_heap_sleeps},
+    {"sound after a stream has gone", sound_after_a_stream_has_gone},
     {"heap goes after a launch", heap_goes_after_a_launch},
     {"arena sleeps after a launch", arena_sleeps_after_a_launch},
     {"heap goes after an unheard stream", heap_goes_after_an_unheard_stream},
