@@ -118,7 +118,28 @@ static void outputs_after_a_failure(void) {
   dock_close(&s.dock);
 }
 
+/* What is on its way cannot be waited for when the batch is given up: its memory is nobody's until
+ * it can be. */
+static void given_up_on_its_way(void) {
+  scene s;
+  REQUIRE(scene_open(&s));
+  tarn_stream stream = s.dock.rig.streams[0];
+  CHECK_OK(tarn_batch_output(s.batch, s.block, BYTES, NULL));
+  CHECK_OK(tarn_batch_fetch(s.batch, stream, NULL));
+  CHECK_OK(tarn_sim_fail(s.dock.rig.device, TARN_CALL_EVENT_SYNC, 1, 1, 999));
+  CHECK_OK(tarn_batch_reset(s.batch));
+  CHECK(dock_stats(&s.dock).quarantined_bytes >= BYTES);
+  CHECK(dock_pinned_live(&s.dock) >= BYTES);
+  CHECK_OK(tarn_copier_stream_retire(s.dock.copier, stream));
+  CHECK_EQ(dock_stats(&s.dock).quarantined_bytes, 0);
+  CHECK_EQ(dock_pinned_live(&s.dock), 0);
+  CHECK_OK(tarn_batch_destroy(s.batch));
+  CHECK_OK(tarn_free(s.dock.rig.heap, s.block, s.dock.rig.streams[1]));
+  dock_close(&s.dock);
+}
+
 static const test_case cases[] = {
+    {"given_up_on_its_way", given_up_on_its_way},
     {"stream_goes_first", stream_goes_first},
     {"given_up_in_a_capture", given_up_in_a_capture},
     {"failed_twice", failed_twice},
