@@ -422,8 +422,8 @@ static uint32_t copies_make(tarni_transfers *table, bool is_out, bool is_apart) 
   return n;
 }
 
-static tarn_status batch_stream_check(const tarn_batch *batch, const tarni_transfers *table,
-                                      tarn_stream stream, const char *operation) {
+static tarn_status batch_stream_prepare(const tarn_batch *batch, const tarni_transfers *table,
+                                        tarn_stream stream, const char *operation) {
   TARN_TRY(tarni_batch_given(batch, operation));
   if (table->is_torn && (table->stream != stream || table->thread != tarni_thread_of(stream))) {
     return tarni_fail(TARN_STATE, operation, NULL,
@@ -431,10 +431,14 @@ static tarn_status batch_stream_check(const tarn_batch *batch, const tarni_trans
                       "a part of the batch may be with stream %p already, by a call that failed",
                       table->stream);
   }
-  return tarni_copier_refuse_capture(
+  TARN_TRY(tarni_copier_refuse_capture(
       batch->copier, stream, operation,
       "Give the graph memory that it can rely on: tarn_copy_in_async and tarn_copy_out_async with "
-      "pinned memory that is kept as long as the graph.");
+      "pinned memory that is kept as long as the graph."));
+  /* The stream that had a part may be gone, and its handle be another's. */
+  return table->is_torn && table->mark != NULL
+             ? tarni_port_event_wait(batch->copier->port, stream, table->mark->event)
+             : TARN_OK;
 }
 
 /* Gives the table's copies to the stream. Pieces that lie side by side may be in two allocations of
@@ -462,7 +466,7 @@ tarn_status tarn_batch_send(tarn_batch *batch, tarn_stream stream) {
   const char *operation = "tarn_batch_send";
   TARN_TRY(tarni_batch_given(batch, operation));
   tarni_transfers *table = &batch->uploads;
-  TARN_TRY(batch_stream_check(batch, table, stream, operation));
+  TARN_TRY(batch_stream_prepare(batch, table, stream, operation));
   if (table->count == 0) {
     return TARN_OK;
   }
@@ -485,7 +489,7 @@ tarn_status tarn_batch_fetch(tarn_batch *batch, tarn_stream stream, tarn_fence *
     return tarni_fail(TARN_STATE, operation, NULL, "Collect them, or reset the batch.",
                       "the %u outputs of the batch are fetched already", table->count);
   }
-  TARN_TRY(batch_stream_check(batch, table, stream, operation));
+  TARN_TRY(batch_stream_prepare(batch, table, stream, operation));
   tarn_status status = copies_submit(batch, table, stream);
   if (status == TARN_OK) {
     status = table_mark(batch, table, stream);

@@ -85,6 +85,12 @@ static void given_up_in_a_capture(void) {
   }
 }
 
+static uint64_t waits_of(const scene *s) {
+  tarn_call_counts counts = {.size = sizeof(counts)};
+  CHECK_OK(tarn_device_get_calls(s->dock.rig.device, &counts));
+  return counts.calls[TARN_CALL_EVENT_WAIT];
+}
+
 /* The mark of the first failure does not speak for the second. */
 static void failed_twice(void) {
   scene s;
@@ -96,7 +102,9 @@ static void failed_twice(void) {
   CHECK_OK(tarn_copier_stream_retire(s.dock.copier, stream));
   CHECK_EQ(dock_stats(&s.dock).quarantined_bytes, 0);
   fail_on(&s, stream, false, 1);
+  const uint64_t n_waits = waits_of(&s);
   CHECK_OK(tarn_batch_send(s.batch, stream)); /* what failed is not lost */
+  CHECK_EQ(waits_of(&s), n_waits + 1);        /* the handle may be another stream's than it was */
   CHECK_OK(tarn_batch_destroy(s.batch));
   CHECK_OK(tarn_free(s.dock.rig.heap, s.block, s.dock.rig.streams[1]));
   dock_close(&s.dock);
@@ -139,10 +147,8 @@ static void given_up_on_its_way(void) {
 }
 
 static const test_case cases[] = {
-    {"given_up_on_its_way", given_up_on_its_way},
-    {"stream_goes_first", stream_goes_first},
-    {"given_up_in_a_capture", given_up_in_a_capture},
-    {"failed_twice", failed_twice},
+    {"given_up_on_its_way", given_up_on_its_way},         {"stream_goes_first", stream_goes_first},
+    {"given_up_in_a_capture", given_up_in_a_capture},     {"failed_twice", failed_twice},
     {"outputs_after_a_failure", outputs_after_a_failure},
 };
 
