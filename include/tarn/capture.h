@@ -71,9 +71,9 @@ TARN_API tarn_status tarn_arena_clear(tarn_arena *arena);
 
 /* Gives the physical memory of an idle arena back to the device and keeps its addresses. With
  * `keep`, its content is saved in host memory and is there again after the waking; without, it is
- * lost. Waits for the last launch. Its graphs cannot be launched before tarn_arena_wake. TARN_BUSY
- * while a capture uses it, or a graph of another arena holds a block of it, TARN_UNSUPPORTED for
- * memory of the caller's. */
+ * lost. Waits for the last launch. Its graphs, and those that come to hold blocks of it, cannot be
+ * launched before tarn_arena_wake. TARN_BUSY while a capture uses it, or a graph of another arena
+ * holds a block of it, TARN_UNSUPPORTED for memory of the caller's. */
 TARN_API tarn_status tarn_arena_sleep(tarn_arena *arena, bool keep);
 TARN_API tarn_status tarn_arena_wake(tarn_arena *arena);
 
