@@ -280,13 +280,25 @@ static bool read_capacity(const char *text, uint64_t *bytes) {
   return *bytes != 0;
 }
 
+/* A device that is named with its options has its seed among them, or the usual one. */
+static bool read_seed(const char *text, replay_plan *plan) {
+  if (!tool_read_number("--seed", text, 0, UINT64_MAX, &plan->seed)) {
+    return false;
+  }
+  const bool is_whole = plan->device != NULL && strncmp(plan->device, "sim:", 4) == 0;
+  if (is_whole) {
+    (void)fprintf(stderr, "tarn: --seed does not change '%s': --device %s,seed=%llu\n",
+                  plan->device, plan->device, (unsigned long long)plan->seed);
+  }
+  return !is_whole;
+}
+
 static bool read_options(const replay_texts *texts, replay_plan *plan) {
   return read_heap(texts, plan) &&
          (texts->capacity == NULL || read_capacity(texts->capacity, &plan->capacity_bytes)) &&
          (texts->repeat == NULL ||
           tool_read_number("--repeat", texts->repeat, 1, 1000000, &plan->n_passes)) &&
-         (texts->seed == NULL ||
-          tool_read_number("--seed", texts->seed, 0, UINT64_MAX, &plan->seed));
+         (texts->seed == NULL || read_seed(texts->seed, plan));
 }
 
 static int replay_parsed(const replay_options *options, const tool_command *command,

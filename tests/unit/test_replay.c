@@ -330,6 +330,7 @@ static void wrong_words(void) {
       {"replay --preset x x", 2, "none, power-buckets or exact-pool"},
       {"replay --repeat 0 x", 2, "from 1 to"},
       {"replay --seed -1 x", 2, "--seed '-1' is not a number"},
+      {"replay --device sim:1G --seed 7 x", 2, "--seed does not change 'sim:1G'"},
       {"replay --capacity 12Q x", 2, "--capacity '12Q' is not a number of bytes"},
       {"replay --capacity 0 x", 2, "a capacity of 0 bytes"},
       {"replay --capacity 99999999999999999999 x", 2, "is not a number of bytes"},
