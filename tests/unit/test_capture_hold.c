@@ -227,7 +227,37 @@ static void of_sleeping_arenas(void) {
   rig_close(&r);
 }
 
+/* A block of a capture that goes on is freed in another one, whose graph holds it. */
+static void of_a_capture_that_goes_on(void) {
+  rig r;
+  rig_block block, next;
+  tarn_capture *holding = NULL;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
+  const tarn_capture_config relaxed = {.size = sizeof(relaxed), .mode = TARN_CAPTURE_RELAXED};
+  const tarn_capture_config holds = {
+      .size = sizeof(holds), .mode = TARN_CAPTURE_RELAXED, .holds_freed = true};
+  tarn_capture *capture = rig_capture_begin(&r, &relaxed);
+  CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[0], &block));
+  CHECK_OK(tarn_capture_begin(r.heap, &holds, r.streams[1], &holding));
+  CHECK_OK(tarn_free(r.heap, block.address, r.streams[1]));
+  CHECK_OK(rig_capture_alloc(&r, 4 * MIB, r.streams[0], &next));
+  CHECK(next.address != block.address);
+  CHECK_OK(tarn_free(r.heap, next.address, r.streams[0]));
+  tarn_graph *graph = rig_capture_end(capture);
+  tarn_graph *holder = rig_capture_end(holding);
+  CHECK_EQ(held_blocks(holder), 1);
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_graph_destroy(graph));
+  CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
+  CHECK(rig_stats(&r).captured_bytes >= 4 * MIB); /* the holder has a part of it */
+  CHECK_OK(tarn_graph_destroy(holder));
+  CHECK_OK(tarn_heap_trim(r.heap, UINT64_MAX));
+  CHECK_EQ(rig_stats(&r).captured_bytes, 0);
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"captured blocks, of a capture that goes on", of_a_capture_that_goes_on},
     {"captured blocks, of sleeping arenas", of_sleeping_arenas},
     {"captured blocks, with the graph", with_the_graph},
     {"captured blocks, in the same arena", in_the_same_arena},
