@@ -3,7 +3,7 @@
  * Allocation: the hit, which takes a block from the thread's own cache with no lock, no atomic
  * read-modify-write and no driver call, and the miss, which fills the cache. */
 #include "base/bits.h"
-#include "internal.h"
+#include "bucket.h"
 
 /* ---- Misses ---- */
 

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "base/bits.h"
+#include "bucket.h"
 #include "debug.h"
 
 typedef struct audit {

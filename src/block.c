@@ -2,6 +2,7 @@
  *
  * What a pointer is: look-ups off the hot path, for questions and for refusing wrong use. */
 #include "base/bits.h"
+#include "bucket.h"
 #include "debug.h"
 
 enum { BLOCK_TRAIL_TEXT = 230 };

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "base/bits.h"
-#include "internal.h"
+#include "bucket.h"
 
 enum { BUCKET_HASH_LOG2 = 16, BUCKET_MAX_SLOTS = 1024 };
 

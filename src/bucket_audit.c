@@ -4,7 +4,7 @@
  * lists agree with it, and the counters are the sums. Owns and changes nothing. Under heap->lock;
  * no other call may be under way. */
 #include "base/bits.h"
-#include "internal.h"
+#include "bucket.h"
 
 typedef struct bucket_audit {
   uint64_t n_grants[TARNI_GRANT_DOOMED + 1], bytes[TARNI_GRANT_DOOMED + 1]; /* by state */

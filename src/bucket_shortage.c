@@ -17,7 +17,7 @@
  * where nobody helps. Everything is under heap->grow, so that two allocations that are short do not
  * fight. */
 #include "base/bits.h"
-#include "internal.h"
+#include "bucket.h"
 
 typedef struct bucket_search {
   tarn_heap *heap;

@@ -7,6 +7,7 @@
  * that they go through: heap->lock. */
 #include "arena.h"
 #include "base/bits.h"
+#include "bucket.h"
 #include "debug.h"
 
 /* ---- Large blocks: slabs of one, or grants ---- */

@@ -4,6 +4,7 @@
  * full, blocks that several streams used, and pointers that are no live block, which are refused.
  */
 #include "base/bits.h"
+#include "bucket.h"
 #include "debug.h"
 
 /* Large blocks above this are not kept by a cache. */

@@ -12,7 +12,7 @@
  * thread, so that captures are not broken. Knows nothing about sizes and what is kept (bucket.c).
  */
 #include "base/bits.h"
-#include "internal.h"
+#include "bucket.h"
 
 /* ---- Records ---- */
 

@@ -11,6 +11,7 @@
 
 #include "base/bits.h"
 #include "base/fork.h"
+#include "bucket.h"
 #include "debug.h"
 
 enum {

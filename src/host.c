@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "internal.h"
+#include "bucket.h"
 
 typedef struct host_range {
   struct host_range *next;

@@ -5,6 +5,7 @@
  * meanwhile is on a chunk that is in use, and such chunks do not go.
  *
  * Locks: heap->grow for each pass, heap->lock for each step. */
+#include "bucket.h"
 #include "debug.h"
 
 static tarn_status blocks_are_live(const tarn_heap *heap, const tarn_heap_stats *stats) {

@@ -18,6 +18,7 @@
  *   wait       for the oldest fence, on the host, and in the end for all work of all streams
  *   ask        the owner's callback */
 #include "base/bits.h"
+#include "bucket.h"
 #include "debug.h"
 
 enum { SHORTAGE_LEAST_ALIASES = 1024 };

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/bits.h"
-#include "internal.h"
+#include "bucket.h"
 
 /* Acquires, so that one sum is made after the other. */
 static uint64_t load(const _Atomic uint64_t *counter) {

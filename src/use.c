@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "base/bits.h"
-#include "internal.h"
+#include "bucket.h"
 
 static uint32_t hash_of(const tarn_heap *heap, uint64_t offset) {
   return (uint32_t)((offset >> 8) * 0x9e3779b97f4a7c15u >> 40) & (heap->uses_capacity - 1);

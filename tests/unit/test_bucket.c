@@ -5,7 +5,7 @@
  * driver for all of it. */
 #include <string.h>
 
-#include "internal.h"
+#include "bucket.h"
 #include "support/rig.h"
 #include "support/test.h"
 

@@ -4,7 +4,7 @@
 #include "tarn/pinned.h"
 
 #include "base/bits.h"
-#include "internal.h"
+#include "bucket.h"
 #include "port/host/host.h"
 #include "support/rig.h"
 #include "support/test.h"
