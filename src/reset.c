@@ -8,29 +8,26 @@
 #include "bucket.h"
 #include "debug.h"
 
-static tarn_status blocks_are_live(const tarn_heap *heap, const tarn_heap_stats *stats) {
+/* While blocks are live, and so many captured ones besides. */
+static tarn_status live_refuse(tarn_heap *heap, uint64_t n_captured, uint64_t captured_bytes) {
+  tarn_heap_stats stats = {.size = sizeof(stats)};
+  TARN_TRY(tarn_heap_get_stats(heap, &stats));
+  const uint64_t n = stats.live_blocks + n_captured, bytes = stats.live_bytes + captured_bytes;
   const tarni_facts facts = {.device = heap->port->device.name};
-  return tarni_fail(TARN_BUSY, "tarn_heap_reset", &facts, "Free all blocks, then reset the heap.",
-                    "%llu blocks of %llu bytes are live", (unsigned long long)stats->live_blocks,
-                    (unsigned long long)stats->live_bytes);
+  return n == 0 ? TARN_OK
+                : tarni_fail(TARN_BUSY, "tarn_heap_reset", &facts,
+                             "Free all blocks, then reset the heap.",
+                             "%llu blocks of %llu bytes are live", (unsigned long long)n,
+                             (unsigned long long)bytes);
 }
 
-static tarn_status live_refuse(tarn_heap *heap) {
-  tarn_heap_stats stats = {.size = sizeof(stats)};
-  TARN_TRY(tarn_heap_get_stats(heap, &stats));
-  return stats.live_blocks == 0 ? TARN_OK : blocks_are_live(heap, &stats);
-}
-
-/* The same, and for captured blocks, whose memory could not go either. */
+/* The same for all captured blocks that are live: their memory could not go either. */
 static tarn_status any_live_refuse(tarn_heap *heap) {
-  tarn_heap_stats stats = {.size = sizeof(stats)};
-  uint64_t captured_bytes;
-  TARN_TRY(tarn_heap_get_stats(heap, &stats));
+  uint64_t bytes;
   tarni_lock_acquire(&heap->capture);
-  stats.live_blocks += tarni_arenas_live_held(heap, &captured_bytes);
+  const uint64_t n = tarni_arenas_live_held(heap, &bytes);
   tarni_lock_release(&heap->capture);
-  stats.live_bytes += captured_bytes;
-  return stats.live_blocks == 0 ? TARN_OK : blocks_are_live(heap, &stats);
+  return live_refuse(heap, n, bytes);
 }
 
 /* All that streams and threads have kept becomes free extents that nothing waits for. */
@@ -66,7 +63,7 @@ static tarn_status reset_grow(tarn_heap *heap) {
                                  : tarni_chunk_trim_grow(heap, 0));
   TARN_TRY(tarni_unreturned_reap(heap));
   if (heap->reserved_bytes != 0) { /* somebody was faster */
-    TARN_TRY(live_refuse(heap));
+    TARN_TRY(live_refuse(heap, 0, 0));
   }
   tarni_lock_acquire(&heap->lock);
   reset_fences_locked(heap);
