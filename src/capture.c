@@ -129,7 +129,6 @@ static void announce_held(tarn_capture *capture) {
   tarn_heap *heap = capture->heap;
   capture->next = heap->captures;
   heap->captures = capture;
-  tarni_pieces_settle_held(capture->arena); /* what was freed at its end is not used any more */
   capture->arena->capture = capture;
   tarni_strict_add(capture);
   tarni_lock_acquire(&heap->lock);
