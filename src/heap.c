@@ -472,7 +472,9 @@ static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
   const tarni_facts facts = {
       .device = heap->port->device.name, .requested_bytes = bytes, .available_bytes = limit};
   return tarni_fail(TARN_LIMIT, "tarn_heap_reserve", &facts,
-                    "Reserve less, or raise the limit with tarn_heap_set_limit.",
+                    limit < heap->port->device.total_bytes
+                        ? "Reserve less, or raise the limit with tarn_heap_set_limit."
+                        : "Reserve less.",
                     "%llu bytes are more than the heap's limit of %llu", (unsigned long long)bytes,
                     (unsigned long long)limit);
 }

@@ -174,7 +174,8 @@ static void reserving_too_much(void) {
   rig r;
   REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
   CHECK_STATUS(tarn_heap_reserve(r.heap, 65 * MIB), TARN_LIMIT);
-  CHECK_HAS(tarn_last_message(), "68157440 bytes are more than the heap's limit of 67108864");
+  CHECK_HAS(tarn_last_message(), "68157440 bytes are more than the heap's limit of 67108864. "
+                                 "Reserve less.");
   CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX), TARN_LIMIT);
   CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
   CHECK_OK(tarn_heap_reserve(r.heap, 0));
