@@ -465,18 +465,19 @@ static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
                       "known sizes cannot be kept",
                       (unsigned long long)bytes);
   }
-  const uint64_t limit = tarni_min(tarni_heap_limit(heap), heap->size); /* no more has an address */
-  if (bytes <= limit) {
+  const uint64_t limit = tarni_heap_limit(heap), total = heap->port->device.total_bytes;
+  if (bytes <= tarni_min(limit, heap->size)) { /* no more has an address */
     return TARN_OK;
   }
+  const bool is_limited = limit < total;
+  const uint64_t most = tarni_min(limit, total);
   const tarni_facts facts = {
-      .device = heap->port->device.name, .requested_bytes = bytes, .available_bytes = limit};
-  return tarni_fail(TARN_LIMIT, "tarn_heap_reserve", &facts,
-                    limit < heap->port->device.total_bytes
-                        ? "Reserve less, or raise the limit with tarn_heap_set_limit."
-                        : "Reserve less.",
-                    "%llu bytes are more than the heap's limit of %llu", (unsigned long long)bytes,
-                    (unsigned long long)limit);
+      .device = heap->port->device.name, .requested_bytes = bytes, .available_bytes = most};
+  return tarni_fail(is_limited ? TARN_LIMIT : TARN_DEVICE_MEMORY, "tarn_heap_reserve", &facts,
+                    is_limited ? "Reserve less, or raise the limit with tarn_heap_set_limit."
+                               : "Reserve less.",
+                    "%llu bytes are more than %s (%llu)", (unsigned long long)bytes,
+                    is_limited ? "the heap's limit" : "the device has", (unsigned long long)most);
 }
 
 /* How much is reserved at a time: not too many chunks at once; of a fixed heap, one chunk. */

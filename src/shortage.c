@@ -432,21 +432,27 @@ static uint64_t block_bytes(const tarni_need *need) {
   return need->class_index != TARNI_CLASS_COUNT ? tarni_class_size(need->class_index) : need->size;
 }
 
+static const char *shortage_hint(const tarn_heap *heap, const tarn_heap_stats *stats) {
+  if (stats->limit_bytes >= heap->port->device.total_bytes) {
+    return "Free blocks, or memory of others that use the device.";
+  }
+  return heap->buckets == NULL && stats->limit_bytes < heap->unit
+             ? "Raise the limit: memory comes in chunks, which are larger than that."
+             : "Free blocks, trim other heaps, or raise the limit.";
+}
+
 /* The error with all the numbers. The driver's own code is kept from the error before it. */
 static tarn_status shortage_fail(tarn_heap *heap, tarn_status status, uint64_t bytes,
                                  const tarn_error *cause) {
   tarn_heap_stats stats = {.size = sizeof(stats)};
   (void)tarn_heap_get_stats(heap, &stats);
   const uint64_t largest = stats.largest_free_bytes;
-  const bool is_limited = stats.limit_bytes < heap->port->device.total_bytes;
   const tarni_facts facts = {.device = heap->port->device.name,
                              .requested_bytes = bytes,
                              .available_bytes = largest,
                              .driver_code = cause->driver_code,
                              .driver_name = cause->driver_name};
-  return tarni_fail(status, "tarn_alloc", &facts,
-                    is_limited ? "Free blocks, trim other heaps, or raise the limit."
-                               : "Free blocks, or memory of others that use the device.",
+  return tarni_fail(status, "tarn_alloc", &facts, shortage_hint(heap, &stats),
                     "no room for %llu bytes: live %llu, cached %llu, pending %llu, held %llu of "
                     "at most %llu, largest free %llu%s%s",
                     (unsigned long long)bytes, (unsigned long long)stats.live_bytes,

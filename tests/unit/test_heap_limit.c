@@ -135,7 +135,10 @@ static void limit_too_small_for_anything(void) {
   rig_block none;
   REQUIRE(rig_open(&r, "sim:64M", &config, 1));
   CHECK_STATUS(rig_alloc(&r, 1, r.streams[0], &none), TARN_LIMIT);
+  CHECK_HAS(tarn_last_message(), "Raise the limit: memory comes in chunks");
   CHECK_STATUS(rig_alloc(&r, 2 * MIB, r.streams[0], &none), TARN_LIMIT);
+  CHECK_STATUS(rig_alloc(&r, UINT64_MAX, r.streams[0], &none), TARN_LIMIT);
+  CHECK_HAS(tarn_last_message(), "more than the heap's limit (1)");
   CHECK_STATUS(tarn_heap_reserve(r.heap, 2), TARN_LIMIT);
   CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
   rig_close(&r);
@@ -173,10 +176,10 @@ static void reserved_memory_costs_no_call(void) {
 static void reserving_too_much(void) {
   rig r;
   REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
-  CHECK_STATUS(tarn_heap_reserve(r.heap, 65 * MIB), TARN_LIMIT);
-  CHECK_HAS(tarn_last_message(), "68157440 bytes are more than the heap's limit of 67108864. "
+  CHECK_STATUS(tarn_heap_reserve(r.heap, 65 * MIB), TARN_DEVICE_MEMORY);
+  CHECK_HAS(tarn_last_message(), "68157440 bytes are more than the device has (67108864). "
                                  "Reserve less.");
-  CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX), TARN_LIMIT);
+  CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX), TARN_DEVICE_MEMORY);
   CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
   CHECK_OK(tarn_heap_reserve(r.heap, 0));
   CHECK_OK(tarn_heap_reserve(r.heap, 64 * MIB));
@@ -504,10 +507,14 @@ static void captures_count(void) {
 /* No limit, and more than there are addresses. */
 static void reserves_beyond_all_addresses(void) {
   rig r;
+  rig_block none;
   REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
   CHECK_OK(tarn_heap_set_limit(r.heap, UINT64_MAX));
-  CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX - 5), TARN_LIMIT);
-  CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX), TARN_LIMIT);
+  CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX - 5), TARN_DEVICE_MEMORY);
+  CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX), TARN_DEVICE_MEMORY);
+  CHECK_HAS(tarn_last_message(), "more than the device has (67108864)");
+  CHECK_STATUS(rig_alloc(&r, UINT64_MAX, r.streams[0], &none), TARN_DEVICE_MEMORY);
+  CHECK_HAS(tarn_last_message(), "more than the device has (67108864)");
   CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
   rig_close(&r);
 }

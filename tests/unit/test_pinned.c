@@ -292,7 +292,7 @@ static void limit(void) {
   CHECK(other == NULL);
   CHECK_HAS(tarn_last_message(), "limit_bytes");
   CHECK_STATUS(tarn_pinned_alloc(pool, 100 * MIB, &other), TARN_LIMIT);
-  CHECK_STATUS(tarn_pinned_alloc(pool, UINT64_MAX, &other), TARN_HOST_MEMORY);
+  CHECK_STATUS(tarn_pinned_alloc(pool, UINT64_MAX, &other), TARN_LIMIT);
   CHECK_STATUS(tarn_pinned_reserve(pool, 9 * MIB), TARN_LIMIT);
   CHECK_HAS(tarn_last_message(), "tarn_pinned_reserve");
   /* What waits for a stream is waited for before the pool gives up. */
