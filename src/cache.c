@@ -189,13 +189,16 @@ void tarni_caches_revoke_locked(tarn_heap *heap) {
   }
 }
 
+/* One whose stream is gone stays revoked: it would be taken for that of the handle that stands for
+ * none. */
 void tarni_caches_allow_locked(tarn_heap *heap) {
   if (heap->caches == NULL) {
     return;
   }
   barrier_for_all();
   for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
-    atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap), memory_order_release);
+    atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap) || tarni_cache_is_dead(cache),
+                          memory_order_release);
   }
 }
 
@@ -383,7 +386,7 @@ tarni_cache *tarni_cache_known(tarn_heap *heap, tarn_stream stream) {
   tarni_lock_acquire(&heap->lock); /* somebody may have it, to retire the stream or to watch */
   for (tarni_cache *cache = bucket; cache != NULL; cache = cache->next_in_thread) {
     if (atomic_load_explicit(&cache->heap, memory_order_relaxed) == heap &&
-        cache->stream == stream) {
+        cache->stream == stream && !tarni_cache_is_dead(cache)) {
       found = cache;
       break;
     }

@@ -84,13 +84,13 @@ static void settle_retired(tarn_heap *heap) {
 
 void tarni_shortage_note_grow(tarn_heap *heap) {
   (void)tarni_fences_poll_grow(heap);
-  settle_retired(heap);
   tarni_uses_reap_grow(heap);
   /* Where nobody asks, what several streams used comes back by waiting. */
   while (heap->care.is_deterministic && tarni_uses_are_pending(heap) &&
          tarni_fences_wait_grow(heap)) {
     tarni_uses_reap_grow(heap);
   }
+  settle_retired(heap); /* with what is known by now */
 }
 
 void tarni_shortage_reap_grow(tarn_heap *heap) {

@@ -173,6 +173,66 @@ static void too_many_streams_at_once(void) {
   rig_close(&r);
 }
 
+/* A deterministic heap comes to know by waiting that a retired stream is complete: also where it
+ * waits for a block that several streams used. */
+static void record_that_waiting_gives_back(void) {
+  enum { N = 1024 };
+  const tarn_heap_config config = {.size = sizeof(config), .is_deterministic = true};
+  static tarn_stream streams[N];
+  rig r;
+  rig_block block, used;
+  REQUIRE(rig_open(&r, "sim:256M", &config, 0));
+  for (int i = 0; i < N; i++) {
+    REQUIRE_OK(tarn_stream_create(r.device, &streams[i]));
+  }
+  CHECK_OK(rig_alloc(&r, 5000, streams[0], &used));
+  for (int i = 0; i < N - 1; i++) {
+    CHECK_OK(rig_alloc(&r, 300, streams[i], &block));
+    CHECK_OK(rig_free(&r, &block, streams[i]));
+  }
+  CHECK_OK(tarn_use(r.heap, used.address, streams[10]));
+  CHECK_OK(rig_free(&r, &used, streams[0]));
+  CHECK_OK(tarn_stream_retire(r.heap, streams[5]));
+  CHECK_OK(rig_alloc(&r, 300, streams[N - 1], &block));
+  CHECK_OK(rig_free(&r, &block, streams[N - 1]));
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+  r.heap = NULL;
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(tarn_stream_destroy(r.device, streams[i]));
+  }
+  rig_close(&r);
+}
+
+/* The cache of a retired stream may still be the one that the thread used last. The handle that
+ * stands for no stream is not taken for its. */
+static void no_stream_beside_a_retired_one(void) {
+  const tarn_stream none = (tarn_stream)(intptr_t)-1;
+  const uint64_t sizes[] = {1000, 3 * MIB};
+  for (int i = 0; i < 2; i++) {
+    rig r;
+    rig_block blocks[3];
+    tarn_ptr block;
+    REQUIRE(rig_open(&r, "sim:64M", NULL, 2));
+    CHECK_OK(rig_alloc(&r, sizes[i], r.streams[0], &blocks[0]));
+    CHECK_OK(rig_alloc(&r, sizes[i], r.streams[1], &blocks[1]));
+    CHECK_OK(rig_alloc(&r, sizes[i], r.streams[1], &blocks[2]));
+    CHECK_OK(tarn_stream_retire(r.heap, r.streams[1]));
+    for (int k = 0; k < 3; k++) {
+      CHECK_STATUS(tarn_free(r.heap, blocks[k].address, none), TARN_INVALID);
+    }
+    CHECK_STATUS(tarn_alloc(r.heap, sizes[i], none, &block), TARN_INVALID);
+    CHECK(rig_is_sound(&r));
+    for (int k = 0; k < 3; k++) {
+      CHECK_OK(rig_free(&r, &blocks[k], r.streams[k != 0]));
+    }
+    CHECK(rig_is_sound(&r));
+    CHECK_OK(tarn_heap_trim(r.heap, 0));
+    CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+    rig_close(&r);
+  }
+}
+
 static void retiring_the_unknown(void) {
   rig r;
   REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
@@ -300,6 +360,8 @@ static const test_case cases[] = {
     {"many streams one after another", many_streams_one_after_another},
     {"many streams that only free", many_streams_that_only_free},
     {"too many streams at once", too_many_streams_at_once},
+    {"a record that waiting gives back", record_that_waiting_gives_back},
+    {"no stream, beside a retired one", no_stream_beside_a_retired_one},
     {"retiring what is not known", retiring_the_unknown},
     {"destroyed without being retired", destroyed_without_being_retired},
     {"waiting loses nothing", waiting_loses_nothing},
