@@ -24,10 +24,11 @@ typedef struct bucket_search {
   const tarni_bucket_need *need;
   tarni_index found; /* handed out already */
   tarn_ptr block;
-  bool is_promised;   /* counted as live by the limit on live bytes, until it is or is not */
-  bool is_over;       /* that limit has refused it */
-  tarn_error cause;   /* what the driver said about shortage */
-  tarn_error trouble; /* what it had against waiting, or giving memory back */
+  tarn_stealing stealing; /* the policy, as far as the stream may wait for others */
+  bool is_promised;       /* counted as live by the limit on live bytes, until it is or is not */
+  bool is_over;           /* that limit has refused it */
+  tarn_error cause;       /* what the driver said about shortage */
+  tarn_error trouble;     /* what it had against waiting, or giving memory back */
 } bucket_search;
 
 static bool is_short(tarn_status status) {
@@ -121,14 +122,16 @@ static tarn_status steal_one(bucket_search *at, bool *is_out) {
   return status;
 }
 
-/* Each try that fails so marks a stream, which the next one goes without. */
+/* Each try that fails so marks a stream, which the next one goes without, unless the caller's own
+ * may not wait any more. */
 static tarn_status steal_grant(bucket_search *at) {
-  for (uint32_t i = 0; i < at->heap->max_lanes; i++) {
+  for (uint32_t i = 0; i < at->heap->max_lanes && at->stealing != TARN_STEAL_NEVER; i++) {
     bool is_out;
     const tarn_status status = steal_one(at, &is_out);
     if (!is_out) {
       return status;
     }
+    at->stealing = tarni_shortage_stealing(at->heap, at->need->lane);
   }
   return TARN_OK;
 }
@@ -228,12 +231,9 @@ static tarn_status drain_and_make(bucket_search *at) {
 /* ---- The ladder ---- */
 
 static tarn_status climb_short(bucket_search *at) {
-  tarn_heap *heap = at->heap;
-  if (heap->config.stealing != TARN_STEAL_NEVER) {
-    TARN_TRY(steal_grant(at));
-    if (at->found != 0) {
-      return TARN_OK;
-    }
+  TARN_TRY(steal_grant(at));
+  if (at->found != 0) {
+    return TARN_OK;
   }
   tarn_status status = evict_and_make(at, false);
   if (is_short(status)) {
@@ -259,11 +259,12 @@ static tarn_status climb_from_start(bucket_search *at) {
   tarni_lock_acquire(&heap->lock);
   tarni_lanes_ask_again_locked(heap);
   tarni_lock_release(&heap->lock);
+  at->stealing = tarni_shortage_stealing(heap, at->need->lane);
   tarni_shortage_note_grow(heap);
   if (find_ready(at)) {
     return TARN_OK;
   }
-  if (heap->config.stealing == TARN_STEAL_ALWAYS) {
+  if (at->stealing == TARN_STEAL_ALWAYS) {
     TARN_TRY(steal_grant(at));
     if (at->found != 0) {
       return TARN_OK;

@@ -472,6 +472,9 @@ bool tarni_shortage_is_beyond_locked(const tarn_heap *heap, uint64_t size);
 /* TARN_CAPTURE where the lane's stream is in a capture that nobody announced: all that helps would
  * break it. */
 tarn_status tarni_shortage_stream_check(tarn_heap *heap, tarni_index lane);
+/* The heap's policy; never where the lane's stream is the legacy one, and may not wait for others
+ * since that would break a capture. */
+tarn_stealing tarni_shortage_stealing(const tarn_heap *heap, tarni_index lane);
 tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tarni_need *need,
                                   tarni_index *extent);
 

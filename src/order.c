@@ -380,11 +380,8 @@ static tarn_status waited_room(tarn_heap *heap, tarni_lane *lane, tarni_index ot
 /* Has the stream wait for what another lane has freed. */
 static tarn_status lane_wait(tarn_heap *heap, tarn_stream stream, tarni_index other,
                              tarni_event event) {
-  tarn_status status = tarni_legacy_check(heap, stream);
-  if (status == TARN_OK) {
-    status = tarni_port_event_wait(heap->port, stream, event);
-  }
-  return note_captured(heap, other, status);
+  TARN_TRY(tarni_legacy_check(heap, stream)); /* which is not the other one's doing */
+  return note_captured(heap, other, tarni_port_event_wait(heap->port, stream, event));
 }
 
 /* Waits for the oldest fence that proves the ticket: the shortest wait. */

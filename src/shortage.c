@@ -27,12 +27,13 @@ typedef struct shortage {
   tarn_heap *heap;
   tarni_cache *cache;
   const tarni_need *need;
-  tarni_need urgent;  /* the same under true shortage, when nothing is wished for */
-  tarni_index extent; /* found */
-  bool is_out;        /* a stream's memory could not be had: it is captured, or gone */
-  uint32_t n_lost;    /* streams that are known to be gone */
-  tarn_error cause;   /* what the last step that needs the driver said */
-  tarn_error trouble; /* what the driver had against waiting, or giving memory back */
+  tarni_need urgent;      /* the same under true shortage, when nothing is wished for */
+  tarn_stealing stealing; /* the policy, as far as the stream may wait for others */
+  tarni_index extent;     /* found */
+  bool is_out;            /* a stream's memory could not be had: it is captured, or gone */
+  uint32_t n_lost;        /* streams that are known to be gone */
+  tarn_error cause;       /* what the last step that needs the driver said */
+  tarn_error trouble;     /* what the driver had against waiting, or giving memory back */
 } shortage;
 
 /* Addresses count: those of zombies come back. */
@@ -281,7 +282,7 @@ static tarn_status find_thoroughly(shortage *at) {
 
 /* The steps that need nothing from anybody else. */
 static tarn_status climb_alone(shortage *at) {
-  const bool may_steal = at->heap->config.stealing == TARN_STEAL_ALWAYS;
+  const bool may_steal = at->stealing == TARN_STEAL_ALWAYS;
   tarni_shortage_reap_grow(at->heap);
   if (try_ready(at)) {
     return TARN_OK;
@@ -371,7 +372,7 @@ static bool has_freed(shortage *at) {
 
 /* Makes room as long as there is any to be made. */
 static tarn_status climb_room(shortage *at, tarn_status status) {
-  const bool may_steal = at->heap->config.stealing != TARN_STEAL_NEVER;
+  const bool may_steal = at->stealing != TARN_STEAL_NEVER;
   while (is_shortage(status) && make_room(at)) {
     collect_all(at);
     status = try_ready(at) ? TARN_OK : try_grow(at, may_steal);
@@ -392,13 +393,13 @@ static tarn_status climb_settled(shortage *at, tarn_status status) {
   if (settled != TARN_OK) {
     return status;
   }
-  return climb_room(at, try_grow(at, at->heap->config.stealing != TARN_STEAL_NEVER));
+  return climb_room(at, try_grow(at, at->stealing != TARN_STEAL_NEVER));
 }
 
 /* The steps under true shortage. */
 static tarn_status climb_together(shortage *at, tarn_status status) {
   tarn_heap *heap = at->heap;
-  const bool may_steal = heap->config.stealing != TARN_STEAL_NEVER;
+  const bool may_steal = at->stealing != TARN_STEAL_NEVER;
   tarni_quarantine_drain_grow(heap);
   at->urgent = *at->need;
   at->urgent.is_short = true;
@@ -501,11 +502,17 @@ tarn_status tarni_shortage_stream_check(tarn_heap *heap, tarni_index lane) {
                     (unsigned long long)state.id);
 }
 
+tarn_stealing tarni_shortage_stealing(const tarn_heap *heap, tarni_index lane) {
+  return tarni_legacy_check(heap, heap->lanes[lane].stream) == TARN_OK ? heap->config.stealing
+                                                                       : TARN_STEAL_NEVER;
+}
+
 /* What is in the way of one stream's memory is not in the way of all: those streams are marked, and
  * the next climb goes without them. There are not more climbs than streams. */
 static tarn_status climb_on(shortage *at) {
   for (uint32_t i = 0; i < at->heap->max_lanes; i++) {
     at->is_out = false;
+    at->stealing = tarni_shortage_stealing(at->heap, at->need->lane);
     tarn_status status = climb_alone(at);
     if (is_shortage(status) && try_ready_anywhere(at)) {
       return TARN_OK;

@@ -158,7 +158,45 @@ static void room_beside_a_capture(void) {
   }
 }
 
+/* The legacy stream may not wait on the device beside a capture that synchronises with it. What
+ * another stream has freed, and still uses, is waited for by the host then, and asked for once and
+ * not once a stream. */
+static void legacy_beside_a_capture(const tarn_heap_config *config) {
+  rig r;
+  rig_block blocks[8], next;
+  tarni_graph raw = NULL;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", config, 1));
+  tarni_port *port = (tarni_port *)r.device;
+  for (int i = 0; i < 8; i++) {
+    CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &blocks[i]));
+  }
+  for (int i = 0; i < 8; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+  }
+  CHECK_OK(tarni_port_capture_begin(port, TARNI_STREAM_PER_THREAD, TARNI_CAPTURE_RELAXED));
+  const uint64_t before = rig_calls(&r);
+  CHECK_OK(tarn_alloc(r.heap, 8 * MIB, NULL, &next.address));
+  CHECK(rig_calls(&r) - before < 100);
+  CHECK_OK(tarni_port_capture_end(port, TARNI_STREAM_PER_THREAD, &raw));
+  CHECK_OK(tarni_port_graph_destroy(port, raw, NULL));
+  CHECK_OK(tarn_free(r.heap, next.address, NULL));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+static void legacy_beside_captures(void) {
+  for (int policy = TARN_STEAL_WHEN_SHORT; policy <= TARN_STEAL_ALWAYS; policy++) {
+    legacy_beside_a_capture(
+        &(tarn_heap_config){.size = sizeof(tarn_heap_config), .stealing = (tarn_stealing)policy});
+    legacy_beside_a_capture(&(tarn_heap_config){.size = sizeof(tarn_heap_config),
+                                                .stealing = (tarn_stealing)policy,
+                                                .backing = TARN_BACKING_PLAIN,
+                                                .rounding = TARN_ROUNDING_EXACT});
+  }
+}
+
 static const test_case cases[] = {
+    {"the legacy stream beside a capture", legacy_beside_captures},
     {"room beside a capture", room_beside_a_capture},
     {"chunks of a captured stream", captured_chunks},
     {"memory of default streams", default_streams},
