@@ -342,6 +342,7 @@ tarn_status tarni_audit_uses(const tarn_heap *heap, uint64_t n_marked) {
       n++;
     }
   }
+  TARN_TRY(compare("entries of uses", heap->n_uses, n));
   return compare("blocks with uses", n_marked, n);
 }
 

@@ -42,7 +42,38 @@ static void block_mark(tarn_heap *heap, const tarni_block *block, bool has_uses)
   }
 }
 
+/* As many lists as there are entries: they stay short. Without host memory they become longer. */
+static void uses_spread_locked(tarn_heap *heap) {
+  const uint32_t before = heap->uses_capacity;
+  tarni_uses **spread = heap->n_uses < before ? NULL : calloc((size_t)before * 2, sizeof(void *));
+  if (spread == NULL) {
+    return;
+  }
+  tarni_uses **lists = heap->uses;
+  heap->uses = spread;
+  heap->uses_capacity = before * 2;
+  for (uint32_t i = 0; i < before; i++) {
+    while (lists[i] != NULL) {
+      tarni_uses *uses = lists[i];
+      lists[i] = uses->next;
+      tarni_uses **link = &spread[hash_of(heap, uses->offset)];
+      uses->next = *link;
+      *link = uses;
+    }
+  }
+  free(lists);
+}
+
+/* Takes an entry out. */
+static tarni_uses *uses_unlink_locked(tarn_heap *heap, tarni_uses **link) {
+  tarni_uses *uses = *link;
+  *link = uses->next;
+  heap->n_uses--;
+  return uses;
+}
+
 static tarn_status uses_add_locked(tarn_heap *heap, const tarni_block *block, tarni_index lane) {
+  uses_spread_locked(heap);
   tarni_uses **link = uses_link(heap, block->offset);
   tarni_uses *uses = *link;
   if (uses != NULL && uses_have(uses, lane)) {
@@ -58,6 +89,7 @@ static tarn_status uses_add_locked(tarn_heap *heap, const tarni_block *block, ta
     if (uses == NULL) {
       *grown = (tarni_uses){.offset = block->offset, .bytes = block->bytes};
       block_mark(heap, block, true);
+      heap->n_uses++;
     }
     grown->capacity = capacity;
     *link = uses = grown;
@@ -182,8 +214,7 @@ tarn_status tarni_uses_absorb(tarn_heap *heap, uint64_t offset, tarni_index lane
       tarni_block block = {0};
       (void)tarni_block_find_locked(heap, offset, &block);
       block_mark(heap, &block, false);
-      *link = uses->next;
-      free(uses);
+      free(uses_unlink_locked(heap, link));
     }
     tarni_lock_release(&heap->lock);
     status = tarni_order_wait_grow(heap, &order, lane);
@@ -200,9 +231,8 @@ tarni_uses *tarni_uses_detach_locked(tarn_heap *heap, uint64_t offset) {
   if (bytes == 0) {
     return NULL;
   }
-  *link = uses->next;
   uses->bytes = bytes;
-  return uses;
+  return uses_unlink_locked(heap, link);
 }
 
 /* It waits from now on for all that its lanes were given. */

@@ -422,7 +422,32 @@ static void threads_that_go_late(void) {
   rig_close(&r);
 }
 
+/* However many blocks have uses, each is found among a few. */
+static void many_blocks_with_uses(void) {
+  enum { N = 20000 };
+  static tarn_ptr blocks[N];
+  rig r;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 2));
+  const uint32_t before = r.heap->uses_capacity;
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 300, r.streams[0], &blocks[i]));
+    CHECK_OK(tarn_use(r.heap, blocks[i], r.streams[1]));
+  }
+  CHECK(before < N && r.heap->uses_capacity >= N);
+  CHECK_EQ(r.heap->n_uses, N);
+  CHECK(rig_is_sound(&r));
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+  }
+  CHECK_EQ(r.heap->n_uses, 0);
+  CHECK(rig_is_sound(&r));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"many blocks with uses", many_blocks_with_uses},
     {"threads that go late", threads_that_go_late},
     {"threads come and go", threads_come_and_go},
     {"threads that only use", threads_that_only_use},
