@@ -56,7 +56,8 @@ TARN_API tarn_status tarn_sim_disown(tarn_device *device, tarn_ptr address, uint
   X(RACE, "race", "two uses of the same bytes, one of them a write, with no order between them")   \
   X(FREED, "freed", "memory used after its owner gave it back")                                    \
   X(UNMAPPED, "unmapped", "memory used where nothing is mapped or no access was given")            \
-  X(UNMAP_IN_USE, "unmap-in-use", "memory unmapped while work that uses it may still run")         \
+  X(UNMAP_IN_USE, "unmap-in-use",                                                                  \
+    "memory unmapped or freed while work that uses it may still run")                              \
   X(DOUBLE_MAP, "double-map", "a range mapped over an existing mapping")                           \
   X(LEAK, "leak", "something still existed when the device was closed")                            \
   X(MISUSE, "misuse", "a handle or an address the device does not know")

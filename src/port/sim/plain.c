@@ -2,7 +2,8 @@
  *
  * Plain and pinned memory of the simulated GPU. Each allocation is a region of its own. Freeing
  * waits for all work of the device, as CUDA does; the lock may be given up meanwhile, so a region
- * that is being freed is marked, and another free of it is found. */
+ * that is being freed is marked, and another free of it is found; so is work that another device,
+ * or another thread meanwhile, gave it. */
 #include "base/bits.h"
 #include "port/sim/sim.h"
 
@@ -35,6 +36,7 @@ static tarn_status region_free(sim_device *device, tarn_ptr address, sim_region_
     return status;
   }
   tarni_sim_charge(device, call, 0, region->size);
+  tarni_sim_oracle_unmap(device, region->mappings.items[0]);
   tarni_sim_region_drop(device, region);
   tarni_sim_pools_settle(device);
   return TARN_OK;

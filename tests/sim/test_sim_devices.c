@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Several simulated GPUs in one process: memory of one that another still uses, host memory that
+ * both know, and closing one while another works. */
+#include <stdlib.h>
+
+#include "port/port.h"
+#include "support/test.h"
+#include "tarn/sim.h"
+
+enum { BLOCK = 65536 };
+
+static tarn_device *device_a, *device_b;
+static tarni_port *a, *b;
+static tarn_stream stream_a, stream_b;
+static int n_found[TARN_SIM_MISUSE + 1];
+
+static void on_finding(const tarn_sim_finding *finding, void *user) {
+  (void)user;
+  n_found[finding->kind]++;
+  test_note("found: %s", finding->message);
+}
+
+static int n_findings(void) {
+  int n = 0;
+  for (int kind = 0; kind <= TARN_SIM_MISUSE; kind++) {
+    n += n_found[kind];
+    n_found[kind] = 0;
+  }
+  return n;
+}
+
+static bool open_both(void) {
+  (void)n_findings();
+  if (!CHECK_OK(tarn_device_open("sim:1G,order=lazy,id=1", &device_a)) ||
+      !CHECK_OK(tarn_device_open("sim:1G,order=lazy,id=2", &device_b))) {
+    return false;
+  }
+  a = (tarni_port *)device_a;
+  b = (tarni_port *)device_b;
+  return CHECK_OK(tarn_sim_set_on_finding(device_a, on_finding, NULL)) &&
+         CHECK_OK(tarn_sim_set_on_finding(device_b, on_finding, NULL)) &&
+         CHECK_OK(tarni_port_stream_create(a, &stream_a)) &&
+         CHECK_OK(tarni_port_stream_create(b, &stream_b));
+}
+
+/* What is left on a device that is lost cannot be given back, and is no leak. */
+static void close_both(void) {
+  (void)tarni_port_stream_destroy(a, stream_a);
+  (void)tarni_port_stream_destroy(b, stream_b);
+  tarn_device_close(device_a);
+  tarn_device_close(device_b);
+  CHECK_EQ(n_findings(), 0);
+}
+
+static void use(tarn_device *device, tarn_ptr address, tarn_stream stream) {
+  const tarn_sim_range range = {.address = address, .bytes = BLOCK, .is_write = true};
+  const tarn_sim_kernel kernel = {.size = sizeof(kernel), .ranges = &range, .n_ranges = 1};
+  CHECK_OK(tarn_sim_launch(device, &kernel, stream));
+}
+
+/* A free waits for its own device: what another has not done yet is found. */
+static void freed_under_another_device(void) {
+  for (int is_seen = 0; is_seen < 2; is_seen++) {
+    void *pinned;
+    tarn_ptr block, copy;
+    REQUIRE(open_both());
+    REQUIRE_OK(tarni_port_plain_alloc(b, BLOCK, &copy));
+    REQUIRE_OK(tarni_port_host_alloc(a, BLOCK, 0, &pinned));
+    use(device_b, (uintptr_t)pinned, stream_b);
+    REQUIRE_OK(tarni_port_plain_alloc(a, BLOCK, &block));
+    CHECK_OK(tarni_port_copy(b, copy, block, BLOCK, stream_b));
+    if (is_seen != 0) {
+      CHECK_OK(tarni_port_stream_sync(b, stream_b));
+    }
+    CHECK_OK(tarni_port_host_free(a, pinned));
+    CHECK_EQ(n_found[TARN_SIM_UNMAP_IN_USE], 1 - is_seen);
+    CHECK_OK(tarni_port_plain_free(a, block));
+    CHECK_EQ(n_found[TARN_SIM_UNMAP_IN_USE], 2 - 2 * is_seen);
+    CHECK_EQ(n_findings(), 2 - 2 * is_seen);
+    CHECK_STATUS(tarni_port_stream_sync(b, stream_b), is_seen != 0 ? TARN_OK : TARN_DEVICE_LOST);
+    (void)tarni_port_plain_free(b, copy);
+    close_both();
+  }
+}
+
+static const test_case cases[] = {
+    {"freed under another device", freed_under_another_device},
+};
+
+TEST_MAIN(cases)
