@@ -130,6 +130,48 @@ static void fork_and_join(void) {
   }
 }
 
+/* Destroys the branch of a capture that goes on, and makes another one for the scene. */
+static void branch_goes(fork_scene *scene) {
+  CHECK_OK(tarni_port_stream_destroy(conform_port, scene->branch));
+  CHECK_EQ(state_of(scene->origin).status, TARNI_CAPTURE_ACTIVE);
+  CHECK_OK(tarni_port_stream_create(conform_port, &scene->branch));
+  CHECK_EQ(state_of(scene->branch).status, TARNI_CAPTURE_NONE);
+}
+
+/* A branch may go before its capture has ended; what it did has to be joined all the same, and can
+ * be by an event of it that is left. */
+static void branch_that_goes(void) {
+  enum { JOINED, WITHOUT_WORK, JOINED_LATER, NOT_JOINED, N_CASES };
+  for (int which = 0; which < N_CASES * 3; which++) {
+    const int what = which / 3;
+    fork_scene scene;
+    tarni_graph graph;
+    if (!fork_set_up(&scene)) {
+      return;
+    }
+    CHECK_OK(tarni_port_capture_begin(conform_port, scene.origin, (tarni_capture_mode)(which % 3)));
+    CHECK_OK(tarni_port_fill(conform_port, scene.block, 0x33, FORK_BYTES, scene.origin));
+    CHECK_OK(tarni_port_event_record(conform_port, scene.fork, scene.origin));
+    CHECK_OK(tarni_port_event_wait(conform_port, scene.branch, scene.fork));
+    CHECK_OK(what == WITHOUT_WORK ? TARN_OK
+                                  : tarni_port_fill(conform_port, scene.block + FORK_BYTES, 0x34,
+                                                    FORK_BYTES, scene.branch));
+    CHECK_OK(tarni_port_event_record(conform_port, scene.join, scene.branch));
+    CHECK_OK(what == JOINED ? tarni_port_event_wait(conform_port, scene.origin, scene.join)
+                            : TARN_OK);
+    branch_goes(&scene);
+    CHECK_OK(what == JOINED_LATER ? tarni_port_event_wait(conform_port, scene.origin, scene.join)
+                                  : TARN_OK);
+    CHECK_STATUS(tarni_port_capture_end(conform_port, scene.origin, &graph),
+                 what == NOT_JOINED ? TARN_CAPTURE : TARN_OK);
+    tarn_error error = {.size = sizeof(error)};
+    (void)tarn_last_error(&error);
+    CHECK_EQ(what == NOT_JOINED ? error.driver_code : 904, 904);
+    CHECK_OK(tarni_port_graph_destroy(conform_port, graph, NULL));
+    fork_take_down(&scene);
+  }
+}
+
 /* What the stream's next node follows. */
 static uint32_t nodes_of(tarn_stream stream, tarni_edge edges[8]) {
   uint32_t count = 0;
@@ -423,6 +465,7 @@ static const test_case capture_cases[] = {
     {"capture: fork and join", fork_and_join},
     {"capture: order of nodes", order_of_nodes},
     {"capture: a branch that is not joined", branch_that_is_not_joined},
+    {"capture: a branch that goes", branch_that_goes},
     {"capture: end on the wrong stream", end_on_the_wrong_stream},
     {"capture: end by another thread", end_by_another_thread},
     {"capture: begin where it is not allowed", begin_where_it_is_not_allowed},

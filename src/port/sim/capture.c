@@ -319,13 +319,17 @@ static void mark_ancestors(const sim_graph *graph, bool *is_marked) {
   }
 }
 
-/* Whether all that other streams did in the capture comes before where the first stream is now. */
+/* Whether all that other streams did in the capture, those included that are gone, comes before
+ * where the first stream is now. */
 static bool capture_is_joined(const sim_capture *capture, bool *is_marked) {
   for (uint32_t i = 0; i < capture->origin->n_capture_tail; i++) {
     is_marked[capture->origin->capture_tail[i]] = true;
   }
   mark_ancestors(capture->graph, is_marked);
   bool is_joined = true;
+  for (uint32_t i = 0; i < capture->graph->n_nodes; i++) {
+    is_joined = is_joined && (is_marked[i] || !capture->graph->nodes[i].is_loose);
+  }
   for (const sim_stream *stream = capture->device->streams; stream != NULL; stream = stream->next) {
     for (uint32_t i = 0; stream->capture == capture && i < stream->n_capture_tail; i++) {
       is_joined = is_joined && is_marked[stream->capture_tail[i]];
@@ -406,7 +410,7 @@ tarn_status tarni_sim_capture_end(tarni_port *port, tarn_stream on, tarni_graph 
   return tarni_sim_end(device, status);
 }
 
-/* The first stream takes its capture with it; without another one the capture cannot be whole. */
+/* The first stream takes its capture with it; what another one did in it is to be joined still. */
 void tarni_sim_capture_leave(sim_stream *stream) {
   sim_capture *capture = stream->capture;
   if (capture == NULL) {
@@ -415,7 +419,9 @@ void tarni_sim_capture_leave(sim_stream *stream) {
   if (capture->origin == stream) {
     tarni_sim_graph_drop(capture_remove(capture));
   } else {
-    capture->is_invalid = true;
+    for (uint32_t i = 0; i < stream->n_capture_tail; i++) {
+      capture->graph->nodes[stream->capture_tail[i]].is_loose = true;
+    }
     stream->capture = NULL;
     stream->n_capture_tail = 0;
   }

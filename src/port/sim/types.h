@@ -289,6 +289,7 @@ typedef struct sim_node {
   uint32_t *after; /* nodes that come before it */
   uint32_t n_after;
   bool is_early;  /* its edges are programmatic: it may begin before they are complete */
+  bool is_loose;  /* a stream that is gone ended with it: it must come before the capture's end */
   uint32_t chain; /* which of the exec's slots it counts on */
 } sim_node;
 
