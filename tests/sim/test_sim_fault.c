@@ -310,6 +310,32 @@ static void every_need_of_memory_fails(void) {
   }
 }
 
+/* Streams are made until their slots need room, too: what a stream that was not made leaves behind
+ * harms nobody who waits for the device, nor its end. */
+static void streams_without_memory(void) {
+  enum { MANY = 100 };
+  tarn_device *device = NULL;
+  tarn_stream streams[MANY];
+  tarn_ptr block;
+  REQUIRE_OK(tarn_device_open("sim:1G", &device));
+  tarni_port *port = (tarni_port *)device;
+  for (int i = 0; i < MANY; i++) {
+    tarn_status status = TARN_HOST_MEMORY;
+    for (uint64_t nth = 1; status != TARN_OK; nth++) {
+      tarni_sim_store_fail(nth);
+      status = tarni_port_stream_create(port, &streams[i]);
+      tarni_sim_store_fail(0);
+      REQUIRE(nth < 100 && (status == TARN_OK || status == TARN_HOST_MEMORY));
+      REQUIRE_OK(tarni_port_plain_alloc(port, 4096, &block));
+      REQUIRE_OK(tarni_port_plain_free(port, block));
+    }
+  }
+  for (int i = 0; i < MANY; i++) {
+    CHECK_OK(tarni_port_stream_destroy(port, streams[i]));
+  }
+  tarn_device_close(device);
+}
+
 static void opening_without_memory(void) {
   for (uint64_t nth = 1;; nth++) {
     tarn_device *device;
@@ -525,6 +551,7 @@ static void broken_for_good(void) {
 static const test_case cases[] = {
     {"every need of memory fails", every_need_of_memory_fails},
     {"opening without memory", opening_without_memory},
+    {"streams without memory", streams_without_memory},
     {"every call fails by the plan", every_call_fails_by_the_plan},
     {"every n-th call fails", every_nth_call_fails},
     {"plan: kinds and times", kinds_and_times},

@@ -39,6 +39,7 @@ static sim_stream *stream_dead(sim_device *device) {
   }
   sim_stream *stream = tarni_sim_store_zeroed(1, sizeof(*stream));
   if (stream != NULL) {
+    stream->device = device;
     stream->tail = &stream->head;
     stream->pending_index = UINT32_MAX;
     stream->next = device->streams;
