@@ -330,6 +330,37 @@ static void values_of_two_writers(void) {
   take_down(2);
 }
 
+/* A graph that waits for a value relies on it as a stream does, launch by launch; a branch of it
+ * that does not wait is not in order. */
+static void values_order_graphs(void) {
+  for (int is_branch = 0; is_branch < 2; is_branch++) {
+    tarni_graph graph;
+    tarni_graph_exec exec;
+    set_up("sim:1G,order=lazy");
+    *word = 0;
+    CHECK_OK(tarni_port_capture_begin(port, b, TARNI_CAPTURE_RELAXED));
+    CHECK_OK(tarni_port_event_record(port, event, b));
+    CHECK_OK(tarni_port_value_wait(port, b, word, 1));
+    use(block, b);
+    if (is_branch != 0) {
+      CHECK_OK(tarni_port_event_wait(port, a, event));
+      use(block + 1024, a);
+      CHECK_OK(tarni_port_event_record(port, event, a));
+      CHECK_OK(tarni_port_event_wait(port, b, event));
+    }
+    CHECK_OK(tarni_port_capture_end(port, b, &graph));
+    CHECK_OK(tarni_port_graph_instantiate(port, graph, &exec));
+    use(block, a);
+    use(block + 1024, a);
+    CHECK_OK(tarni_port_value_write(port, a, word, 1));
+    CHECK_OK(tarni_port_graph_launch(port, exec, b));
+    CHECK_EQ(n_findings, is_branch);
+    CHECK_OK(tarni_port_stream_sync(port, b));
+    CHECK_OK(tarni_port_graph_destroy(port, graph, exec));
+    take_down(is_branch);
+  }
+}
+
 /* A word whose memory is gone when the stream gets there breaks the device; no byte is touched. */
 static void value_over_nothing(void) {
   static uint64_t memory[512] __attribute__((aligned(4096)));
@@ -451,6 +482,7 @@ static const test_case cases[] = {
     {"a graph over nothing", graph_over_nothing},
     {"values order streams", values_order_streams},
     {"values of two writers", values_of_two_writers},
+    {"values order graphs", values_order_graphs},
     {"a value over nothing", value_over_nothing},
     {"pools and the oracle", pools_and_the_oracle},
     {"pools that go", pools_that_go},

@@ -335,6 +335,9 @@ static void launch_judge(const graph_launch *launch) {
     for (uint32_t j = 0; j < node->n_after && !node->is_early; j++) {
       (void)tarni_sim_clock_join(clock, &launch->clocks[node->after[j]]);
     }
+    if (node->work.kind == SIM_OP_VALUE_WAIT && launch->is_mapped[i]) {
+      tarni_sim_value_rely(clock, &node->work);
+    }
     launch->exec->chain_epochs[node->chain]++;
     const sim_actor actor = launch_actor(launch, i);
     (void)tarni_sim_clock_raise(clock, actor.slot, actor.epoch);

@@ -34,7 +34,8 @@ static bool slot_reuse(uint32_t *slot, uint64_t *epoch) {
 /* Room to give every slot back and to see every slot, so that neither ever fails. */
 static bool slot_room(void) {
   sim_world *world = &tarni_sim_world;
-  if (!tarni_sim_clock_room(&world->host, world->n_slots + 1)) {
+  if (!tarni_sim_clock_room(&world->host, world->n_slots + 1) ||
+      !tarni_sim_clock_room(&world->common, world->n_slots + 1)) {
     return false;
   }
   if (world->n_slots < world->free_capacity) {

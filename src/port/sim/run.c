@@ -128,25 +128,24 @@ void tarni_sim_value_written(sim_record *record) {
 
 /* A stream that waits until a word is at least a value comes after one of the writes that make it
  * so, and no call tells which: it relies on what all of them have behind them. */
-bool tarni_sim_value_rely(sim_stream *stream, const sim_work *work) {
+void tarni_sim_value_rely(sim_clock *clock, const sim_work *work) {
   if (__atomic_load_n(work->word, __ATOMIC_ACQUIRE) >= work->size) {
-    return true;
+    return;
   }
-  sim_clock common = {0};
-  bool is_first = true, is_good = true;
-  for (const sim_record *record = tarni_sim_world.values; is_good && record != NULL;
+  sim_clock *common = &tarni_sim_world.common;
+  common->n = 0;
+  bool is_first = true;
+  for (const sim_record *record = tarni_sim_world.values; record != NULL;
        record = record->next_value) {
     if (record->word != work->word || record->value < work->size) {
       continue;
     }
     if (is_first) {
-      is_good = tarni_sim_clock_join(&common, &record->clock);
+      (void)tarni_sim_clock_join(common, &record->clock);
     } else {
-      tarni_sim_clock_meet(&common, &record->clock);
+      tarni_sim_clock_meet(common, &record->clock);
     }
     is_first = false;
   }
-  is_good = is_good && tarni_sim_clock_join(&stream->clock, &common);
-  tarni_sim_clock_free(&common);
-  return is_good;
+  (void)tarni_sim_clock_join(clock, common);
 }

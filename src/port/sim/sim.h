@@ -201,7 +201,8 @@ bool tarni_sim_work_run(sim_device *device, const sim_work *work);
 void tarni_sim_value_expect(sim_record *record, const sim_work *work);
 void tarni_sim_value_written(sim_record *record); /* it is; the host can see it */
 void tarni_sim_value_forget(sim_record *record);
-bool tarni_sim_value_rely(sim_stream *stream, const sim_work *work); /* false: no host memory */
+/* Adds to a clock what a wait for a value can rely on. pre: it has room for every slot. */
+void tarni_sim_value_rely(sim_clock *clock, const sim_work *work);
 
 /* ---- schedule.c: when pending work runs ------------------------------------------------------*/
 void tarni_sim_tick(sim_device *device); /* after each call */

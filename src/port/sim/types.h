@@ -402,7 +402,8 @@ struct sim_device {
 /* The world: what all devices share. Under the lock. */
 typedef struct sim_world {
   sim_device *devices;
-  sim_clock host; /* what the host has seen complete; has room for every slot */
+  sim_clock host;   /* what the host has seen complete; has room for every slot */
+  sim_clock common; /* to reckon with (tarni_sim_value_rely); has room for every slot */
   uint64_t host_version;
   uint32_t n_slots;
   uint32_t *free_slots; /* streams that are gone; usable once seen complete */

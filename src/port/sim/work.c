@@ -23,11 +23,15 @@ static bool submit_reserve(sim_stream *stream, sim_operation *operation, bool is
     operation->record = tarni_sim_record_take(stream->clock.n + stream->slot + 1);
     return operation->record != NULL;
   }
-  return work->kind != SIM_OP_VALUE_WAIT || tarni_sim_value_rely(stream, work);
+  return work->kind != SIM_OP_VALUE_WAIT ||
+         tarni_sim_clock_room(&stream->clock, tarni_sim_world.n_slots);
 }
 
 static void submit_commit(sim_stream *stream, sim_operation *operation, bool is_mapped) {
   sim_device *device = stream->device;
+  if (operation->work.kind == SIM_OP_VALUE_WAIT) {
+    tarni_sim_value_rely(&stream->clock, &operation->work);
+  }
   tarni_sim_stream_advance(stream);
   if (is_mapped) {
     const sim_actor actor = {.clock = &stream->clock,
