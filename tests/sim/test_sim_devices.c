@@ -84,8 +84,28 @@ static void freed_under_another_device(void) {
   }
 }
 
+/* Pinned memory is known to all devices, so that what two of them do with it is compared. */
+static void registered_once(void) {
+  static uint8_t memory[BLOCK] __attribute__((aligned(4096)));
+  REQUIRE(open_both());
+  REQUIRE_OK(tarni_port_host_register(a, memory, BLOCK));
+  CHECK_STATUS(tarni_port_host_register(b, memory, BLOCK), TARN_STATE);
+  CHECK_STATUS(tarni_port_host_register(b, memory + 4096, 4096), TARN_STATE);
+  use(device_a, (uintptr_t)memory, stream_a);
+  use(device_b, (uintptr_t)memory, stream_b);
+  CHECK_EQ(n_found[TARN_SIM_RACE], 1);
+  CHECK_EQ(n_findings(), 1);
+  CHECK_OK(tarni_port_stream_sync(a, stream_a));
+  CHECK_OK(tarni_port_stream_sync(b, stream_b));
+  CHECK_OK(tarni_port_host_unregister(a, memory));
+  CHECK_OK(tarni_port_host_register(b, memory, BLOCK));
+  CHECK_OK(tarni_port_host_unregister(b, memory));
+  close_both();
+}
+
 static const test_case cases[] = {
     {"freed under another device", freed_under_another_device},
+    {"registered once", registered_once},
 };
 
 TEST_MAIN(cases)

@@ -108,12 +108,14 @@ tarn_status tarni_sim_host_free(tarni_port *port, void *pointer) {
       device, region_free(device, (uintptr_t)pointer, SIM_REGION_HOST, TARN_CALL_HOST_FREE));
 }
 
-/* pre: the range does not wrap. */
-static bool overlaps_region(const sim_device *device, tarn_ptr address, uint64_t size) {
-  for (uint32_t i = 0; i < device->regions.n; i++) {
-    const sim_region *region = device->regions.items[i];
-    if (region->address < address + size && address < region->address + region->size) {
-      return true;
+/* Whether a device has a region there. pre: the range does not wrap. */
+static bool overlaps_region(tarn_ptr address, uint64_t size) {
+  for (const sim_device *device = tarni_sim_world.devices; device != NULL; device = device->next) {
+    for (uint32_t i = 0; i < device->regions.n; i++) {
+      const sim_region *region = device->regions.items[i];
+      if (region->address < address + size && address < region->address + region->size) {
+        return true;
+      }
     }
   }
   return false;
@@ -126,7 +128,7 @@ static tarn_status host_register(sim_device *device, void *pointer, uint64_t siz
     return tarni_sim_fail_code(device, SIM_CUDA_NOT_SUPPORTED, entry, size);
   }
   TARN_TRY(tarni_sim_capture_allows(device, entry));
-  if (overlaps_region(device, address, size)) {
+  if (overlaps_region(address, size)) {
     return tarni_sim_fail_code(device, SIM_CUDA_ALREADY_REGISTERED, entry, size);
   }
   if (!tarni_sim_bytes_is_host(address, size)) {
