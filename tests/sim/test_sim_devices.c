@@ -2,7 +2,8 @@
  *
  * Several simulated GPUs in one process: memory of one that another still uses, host memory that
  * both know, and closing one while another works. */
-#include <stdlib.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "port/port.h"
 #include "support/test.h"
@@ -103,9 +104,39 @@ static void registered_once(void) {
   close_both();
 }
 
+static atomic_bool is_over;
+
+static void *stay_busy(void *argument) {
+  const tarn_sim_kernel kernel = {.size = sizeof(kernel)};
+  while (!atomic_load(&is_over)) {
+    (void)tarn_sim_launch(device_b, &kernel, argument);
+  }
+  return NULL;
+}
+
+/* What waits for ever at its close is dropped, though another device always has something to do. */
+static void closed_beside_a_busy_device(void) {
+  uint64_t *word;
+  pthread_t thread;
+  REQUIRE(open_both());
+  REQUIRE_OK(tarni_port_host_alloc(a, 4096, 0, (void **)&word));
+  REQUIRE_OK(tarni_port_value_wait(a, stream_a, word, 1));
+  CHECK_OK(tarni_port_stream_destroy(a, stream_a));
+  atomic_store(&is_over, false);
+  REQUIRE(pthread_create(&thread, NULL, stay_busy, stream_b) == 0);
+  tarn_device_close(device_a);
+  atomic_store(&is_over, true);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK_EQ(n_findings(), 2); /* the work and the pinned memory */
+  CHECK_OK(tarni_port_stream_destroy(b, stream_b));
+  tarn_device_close(device_b);
+  CHECK_EQ(n_findings(), 0);
+}
+
 static const test_case cases[] = {
     {"freed under another device", freed_under_another_device},
     {"registered once", registered_once},
+    {"closed beside a busy device", closed_beside_a_busy_device},
 };
 
 TEST_MAIN(cases)

@@ -63,19 +63,26 @@ static bool head_run(sim_stream *stream) {
   return true;
 }
 
-bool tarni_sim_step(sim_device *device) {
+/* Runs something of any device, which one the seed of the given one chooses. Returns whose it was;
+ * NULL: nothing could run. */
+static const sim_device *step(sim_device *device) {
   sim_world *world = &tarni_sim_world;
   const uint32_t n = world->n_pending;
   if (n == 0) {
-    return false;
+    return NULL;
   }
   const uint32_t start = n == 1 ? 0 : (uint32_t)tarni_rng_below(&device->rng, n);
   for (uint32_t i = 0; i < n; i++) {
-    if (head_run(world->pending[(start + i) % n])) {
-      return true;
+    sim_stream *stream = world->pending[(start + i) % n];
+    if (head_run(stream)) {
+      return stream->device;
     }
   }
-  return false;
+  return NULL;
+}
+
+bool tarni_sim_step(sim_device *device) {
+  return step(device) != NULL;
 }
 
 void tarni_sim_tick(sim_device *device) {
@@ -156,8 +163,9 @@ static void streams_drop_work(sim_device *device) {
 void tarni_sim_drain(sim_device *device) {
   int n_tries = 0;
   while (device->n_pending_operations != 0 && n_tries < SCHEDULE_DRAIN_TRIES) {
-    if (tarni_sim_step(device)) {
-      n_tries = 0;
+    const sim_device *ran = step(device);
+    if (ran != NULL) {
+      n_tries = ran == device ? 0 : n_tries; /* another may be busy for ever */
       continue;
     }
     n_tries++;
