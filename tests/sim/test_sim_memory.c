@@ -248,6 +248,27 @@ static void kernel_range_wraps(void) {
   close_device(1);
 }
 
+/* A range without bytes uses nothing, alone or beside another. */
+static void empty_ranges(void) {
+  tarn_ptr base;
+  tarni_chunk chunk;
+  REQUIRE(open_device("sim:1G,order=lazy"));
+  REQUIRE_OK(tarni_port_create(port, granule, &chunk));
+  REQUIRE_OK(tarni_port_reserve(port, granule, 0, &base));
+  for (size_t n = 1; n <= 2; n++) {
+    const tarn_sim_range ranges[2] = {{.address = base}, {.address = base}};
+    const tarn_sim_kernel kernel = {.size = sizeof(kernel), .ranges = ranges, .n_ranges = n};
+    REQUIRE_OK(tarni_port_map(port, base, granule, chunk));
+    REQUIRE_OK(tarni_port_access(port, base, granule));
+    CHECK_OK(tarn_sim_launch(device, &kernel, NULL));
+    CHECK_OK(tarni_port_unmap(port, base, granule));
+  }
+  CHECK_OK(tarni_port_stream_sync(port, NULL));
+  CHECK_OK(tarni_port_unreserve(port, base, granule));
+  CHECK_OK(tarni_port_release(port, chunk));
+  close_device(0);
+}
+
 /* Two reservations side by side are two: a range may not reach over both. */
 static void ranges_over_two_reservations(void) {
   enum { N = 64 };
@@ -335,6 +356,7 @@ static const test_case cases[] = {
     {"capacity is kept", capacity_is_kept},
     {"huge sizes are refused", huge_sizes_are_refused},
     {"a kernel's range wraps", kernel_range_wraps},
+    {"empty ranges", empty_ranges},
     {"ranges over two reservations", ranges_over_two_reservations},
     {"exported memory is the same", exported_memory_is_the_same},
 };

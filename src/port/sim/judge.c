@@ -89,7 +89,7 @@ static use_piece piece_at(sim_device *device, tarn_ptr at, tarn_ptr end) {
 /* Most work is a kernel with one range inside one mapping: that piece, or one without a mapping. */
 static use_piece only_piece(sim_device *device, const sim_work *work) {
   use_piece piece = {0};
-  if (work->n_ranges == 1 && work->ranges == NULL) {
+  if (work->n_ranges == 1 && work->ranges == NULL && work->range.bytes != 0) {
     sim_mapping *mapping = tarni_sim_mapping_find(device, work->range.address);
     if (mapping != NULL && mapping->has_access &&
         work->range.bytes <= mapping->size - (work->range.address - mapping->address)) {
