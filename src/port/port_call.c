@@ -610,6 +610,13 @@ void tarni_port_copy_prepare(tarni_port *port) {
 tarn_status tarni_port_copy_batch(tarni_port *port, const tarni_copy *copies, uint64_t count,
                                   tarn_stream stream, tarni_copy_way way) {
   TARN_TRY(enter_call(port, TARN_CALL_COPY_BATCH));
+  if (count != 0) {
+    TARN_TRY(need_pointer(port, TARN_CALL_COPY_BATCH, copies, "array of copies"));
+  }
+  if ((unsigned)way > TARNI_COPY_BY_ENGINES) {
+    return refuse_call(port, TARN_CALL_COPY_BATCH, "Pass one of the two ways, 0 or 1.",
+                       "the way %d of copying is unknown", (int)way);
+  }
   for (uint64_t i = 0; i < count; i++) {
     TARN_TRY(need_size(port, TARN_CALL_COPY_BATCH, copies[i].size));
     TARN_TRY(need_range(port, TARN_CALL_COPY_BATCH, copies[i].destination, copies[i].size));

@@ -366,6 +366,9 @@ static void batches(void) {
   CHECK_STATUS(tarni_port_copy_batch(conform_port, bad, 2, stream, TARNI_COPY_FAST), TARN_INVALID);
   bad[1].source = 0;
   CHECK_STATUS(tarni_port_copy_batch(conform_port, bad, 2, stream, TARNI_COPY_FAST), TARN_INVALID);
+  CHECK_STATUS(tarni_port_copy_batch(conform_port, bad, 1, stream, (tarni_copy_way)2),
+               TARN_INVALID);
+  CHECK_STATUS(tarni_port_copy_batch(conform_port, NULL, 2, stream, TARNI_COPY_FAST), TARN_INVALID);
   CHECK_EQ(atomic_load(&conform_port->calls[TARN_CALL_COPY_BATCH]), calls);
   CHECK_OK(tarni_port_stream_destroy(conform_port, stream));
 }
