@@ -155,7 +155,10 @@ tarn_status tarni_sim_host_unregister(tarni_port *port, void *pointer) {
   tarn_status status = tarni_sim_capture_allows(device, entry);
   sim_region *region = tarni_sim_region_exact(device, (uintptr_t)pointer, SIM_REGION_REGISTERED);
   if (status == TARN_OK && region == NULL) {
-    status = tarni_sim_fail_code(device, SIM_CUDA_NOT_REGISTERED, entry, 0);
+    const sim_region *around = tarni_sim_region_find(device, (uintptr_t)pointer);
+    const bool is_inner = around != NULL && around->kind == SIM_REGION_REGISTERED;
+    status = tarni_sim_fail_code(
+        device, is_inner ? SIM_CUDA_INVALID_VALUE : SIM_CUDA_NOT_REGISTERED, entry, 0);
   }
   if (status == TARN_OK) {
     tarni_sim_charge(device, TARN_CALL_HOST_UNREGISTER, 0, region->size);
