@@ -185,6 +185,15 @@ static void check_describe(void) {
     CHECK_EQ(info.total_bytes, 0);
     fake->fail_with[needed[i]] = 0;
   }
+  fake->granularity = (uint64_t)3 << 20;
+  CHECK_STATUS(tarni_port_cuda.describe(0, &info), TARN_DRIVER);
+  CHECK_HAS(tarn_last_message(), "3145728");
+  CHECK_EQ(info.granularity_bytes, 0);
+  fake->granularity = 0;
+  fake->gives_null = true;
+  CHECK_STATUS(tarni_port_cuda.describe(0, &info), TARN_DRIVER);
+  CHECK_HAS(tarn_last_message(), "granularity of 0 bytes");
+  fake->gives_null = false;
   fake->attributes[TARNI_CU_ATTRIBUTE_VMM] = 0;
   CHECK_OK(tarni_port_cuda.describe(0, &info));
   CHECK(!info.has_vmm && !info.has_export && info.granularity_bytes == 0);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/bits.h"
 #include "base/check.h"
 #include "base/error.h"
 #include "port/cuda/internal.h"
@@ -78,6 +79,27 @@ static void describe_abilities(const tarni_cu_driver *driver, tarni_cu_device de
   info->address_bits = major >= 6 ? 49 : 40;
 }
 
+static tarn_status read_granularity(const tarni_cu_driver *driver, tarni_cu_device device,
+                                    int ordinal, tarn_device_info *info) {
+  const tarni_cu_chunk_properties properties =
+      tarni_cuda_chunk_properties(device, info->has_export);
+  size_t bytes = 0;
+  const tarni_cu_result code =
+      driver->granularity(&bytes, &properties, TARNI_CU_GRANULARITY_MINIMUM);
+  if (code != TARNI_CU_SUCCESS) {
+    return fail_device(ordinal, "cuMemGetAllocationGranularity", code);
+  }
+  if (bytes == 0 || !tarni_is_pow2(bytes)) {
+    const tarni_facts facts = {.device = info->name};
+    return tarni_fail(TARN_DRIVER, "cuMemGetAllocationGranularity", &facts,
+                      "The driver is not to be trusted in this state; restart the program.",
+                      "the driver of %s told a granularity of %zu bytes, which is no power of two",
+                      info->name, bytes);
+  }
+  info->granularity_bytes = bytes;
+  return TARN_OK;
+}
+
 /* Needs no context, and makes none. */
 static tarn_status fill_info(const tarni_cu_driver *driver, tarni_cu_device device, int ordinal,
                              tarn_device_info *info) {
@@ -95,16 +117,7 @@ static tarn_status fill_info(const tarni_cu_driver *driver, tarni_cu_device devi
   }
   info->total_bytes = bytes;
   describe_abilities(driver, device, info);
-  if (info->has_vmm) {
-    const tarni_cu_chunk_properties properties =
-        tarni_cuda_chunk_properties(device, info->has_export);
-    code = driver->granularity(&bytes, &properties, TARNI_CU_GRANULARITY_MINIMUM);
-    if (code != TARNI_CU_SUCCESS) {
-      return fail_device(ordinal, "cuMemGetAllocationGranularity", code);
-    }
-    info->granularity_bytes = bytes;
-  }
-  return TARN_OK;
+  return info->has_vmm ? read_granularity(driver, device, ordinal, info) : TARN_OK;
 }
 
 static tarn_status describe_device(int ordinal, tarn_device_info *info) {

@@ -219,7 +219,9 @@ FAKE_API tarni_cu_result cuMemGetAllocationGranularity(size_t *bytes,
                                                        const tarni_cu_chunk_properties *properties,
                                                        tarni_cu_granularity_option option) {
   ENTER(granularity);
-  *bytes = FAKE_GRANULARITY;
+  if (!state.gives_null) {
+    *bytes = state.granularity != 0 ? state.granularity : FAKE_GRANULARITY;
+  }
   return TARNI_CU_SUCCESS;
 }
 

@@ -38,6 +38,7 @@ typedef struct fake_cuda {
   int refused_handle_type; /* chunks with this handle type are not permitted */
   uint64_t address_offset; /* device address of pinned memory minus its host address */
   uint64_t misalignment;   /* of reserved addresses */
+  uint64_t granularity;    /* 0: FAKE_GRANULARITY */
   tarni_cu_capture_status capture_status;
   tarni_cu_capture_mode thread_mode;
   tarni_cu_node nodes[FAKE_NODE_COUNT]; /* that a capturing stream and every node follow */
