@@ -183,9 +183,7 @@ tarn_status tarni_port_info(tarni_port *port, uint64_t *free_bytes, uint64_t *to
   TARN_TRY(need_output(port, TARN_CALL_INFO, total_bytes));
   tarn_assert(total_bytes != NULL);
   const tarn_status status = port->table->info(port, free_bytes, total_bytes);
-  if (status != TARN_OK || *total_bytes == 0) {
-    *free_bytes = 0;
-  }
+  *free_bytes = status == TARN_OK ? tarni_min(*free_bytes, *total_bytes) : 0;
   return leave_number(port, TARN_CALL_INFO, status, total_bytes);
 }
 
@@ -203,7 +201,9 @@ tarn_status tarni_port_reserve(tarni_port *port, uint64_t size, uint64_t alignme
   }
   alignment = tarni_max(alignment, port->device.granularity_bytes);
   const tarn_status status = port->table->reserve(port, size, alignment, address);
-  tarn_assert(status != TARN_OK || tarni_is_aligned(*address, alignment));
+  if (status == TARN_OK && !tarni_is_aligned(*address, alignment)) {
+    *address = 0; /* as good as no result */
+  }
   return leave_number(port, TARN_CALL_RESERVE, status, address);
 }
 

@@ -36,7 +36,7 @@ static tarn_status scripted_pointer(void **output) {
 
 static tarn_status script_info(tarni_port *port, uint64_t *free_bytes, uint64_t *total_bytes) {
   (void)port;
-  *free_bytes = scripted_result;
+  *free_bytes = 2 * scripted_result;
   return scripted_number(total_bytes);
 }
 
@@ -241,6 +241,23 @@ static void success_without_a_result(void) {
     CHECK_EQ(output, 0);
     CHECK_HAS(tarn_last_message(), "no result");
   }
+}
+
+/* Numbers that a driver cannot mean: more is free than there is; an address that is not aligned. */
+static void results_that_cannot_be(void) {
+  uint64_t free_bytes = 0, total_bytes = 0;
+  tarn_ptr address = 77;
+  scripted_status = TARN_OK;
+  scripted_result = RUBBISH;
+  CHECK_OK(tarni_port_info(&script, &free_bytes, &total_bytes));
+  CHECK_EQ(total_bytes, RUBBISH);
+  CHECK_EQ(free_bytes, RUBBISH);
+  scripted_result = RUBBISH + 4096;
+  CHECK_STATUS(tarni_port_reserve(&script, GRANULE, 0, &address), TARN_DRIVER);
+  CHECK_EQ(address, 0);
+  scripted_result = RUBBISH;
+  CHECK_STATUS(tarni_port_reserve(&script, GRANULE, (uint64_t)GRANULE * 2, &address), TARN_DRIVER);
+  CHECK_EQ(address, 0);
 }
 
 /* A call that is refused does not reach the driver, and tells its numbers. */
@@ -472,6 +489,7 @@ static const test_case cases[] = {
     {"port: results are passed on", results_are_passed_on},
     {"port: outputs are emptied on failure", outputs_are_emptied},
     {"port: success without a result is a failure", success_without_a_result},
+    {"results that cannot be", results_that_cannot_be},
     {"port: refused calls tell their numbers", refused_calls},
     {"port: missing features", missing_features},
     {"port: no call under a lock of the heap", no_call_under_a_heap_lock},
