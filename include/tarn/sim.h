@@ -105,7 +105,8 @@ TARN_API tarn_status tarn_sim_set_on_finding(tarn_device *device, tarn_sim_on_fi
 /* ---- Faults ---------------------------------------------------------------------------------
  * Makes a driver call fail: the `nth` (1 is the next) of the given kind, or of any kind for
  * TARN_CALL_COUNT, then `times` in all (0: from then on, for good), with this CUDA result code (0:
- * out of memory). A code that breaks a GPU breaks this one: from then on every call fails with it.
+ * out of memory; 600, not ready, only for queries). A code that breaks a GPU breaks this one: from
+ * then on every call fails with it.
  * A call that fails by the plan is counted and costs its base price, and changes nothing else. A
  * new plan replaces the old one; nth 0 ends it. */
 TARN_API tarn_status tarn_sim_fail(tarn_device *device, tarn_call call, uint64_t nth,

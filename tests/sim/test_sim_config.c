@@ -74,6 +74,8 @@ static void bad_names(void) {
       "sim:fail=any:1:2:3:4",
       "sim:fail=any:1:",
       "sim:fail=any:1:1:99999",
+      "sim:fail=any:1:1:600",
+      "sim:fail=create:1:1:600",
       "sim=1",
   };
   for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {

@@ -458,6 +458,9 @@ static void kinds_and_times(void) {
   CHECK_STATUS(tarn_sim_fail(device, (tarn_call)(TARN_CALL_COUNT + 1), 1, 1, 0), TARN_INVALID);
   CHECK_STATUS(tarn_sim_fail(device, (tarn_call)-1, 1, 1, 0), TARN_INVALID);
   CHECK_STATUS(tarn_sim_failed(device, NULL), TARN_INVALID);
+  CHECK_STATUS(tarn_sim_fail(device, TARN_CALL_CREATE, 1, 1, 600), TARN_INVALID);
+  CHECK_HAS(tarn_last_message(), "not to create");
+  CHECK_STATUS(tarn_sim_fail(device, TARN_CALL_COUNT, 1, 1, 600), TARN_INVALID);
   tarn_device_close(device);
 }
 

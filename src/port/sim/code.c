@@ -87,6 +87,11 @@ bool tarni_sim_code_is_sticky(int code) {
   return code_find(code)->status == TARN_DEVICE_LOST;
 }
 
+bool tarni_sim_code_can_fail(int code, tarn_call call) {
+  return code != SIM_CUDA_NOT_READY || call == TARN_CALL_STREAM_QUERY ||
+         call == TARN_CALL_EVENT_QUERY;
+}
+
 /* Shortage of what the entry gives out. */
 static tarn_status shortage_of(const char *entry) {
   if (strcmp(entry, tarni_sim_entry(TARN_CALL_RESERVE)) == 0) {

@@ -16,7 +16,8 @@ static tarn_status option_fail(const char *option) {
   return tarni_fail(TARN_INVALID, "tarn_device_open", NULL,
                     "Options of the simulated GPU are SIZE, seed=N, id=N, "
                     "order=random|lazy|eager, granularity=SIZE (a power of two from 4K to 1G), "
-                    "vmm=on|off, pool=on|off, register=on|off, fail=CALL:N[:TIMES[:CODE]]; "
+                    "vmm=on|off, pool=on|off, register=on|off, fail=CALL:N[:TIMES[:CODE]] (600 "
+                    "only for stream_query and event_query); "
                     "sizes go up to 1024T.",
                     "the simulated GPU does not know the option '%s'", option);
 }
@@ -71,7 +72,7 @@ static bool parse_fault(const char *value, sim_fault *fault) {
       !parse_part(rest + 1, &fault->nth, &rest) || fault->nth == 0 ||
       (rest != NULL && !parse_part(rest, &times, &rest)) ||
       (rest != NULL && !parse_part(rest, &code, &rest)) || rest != NULL || code == 0 ||
-      code > 9999) {
+      code > 9999 || !tarni_sim_code_can_fail((int)code, fault->call)) {
     return false;
   }
   fault->times = times;

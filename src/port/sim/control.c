@@ -129,6 +129,12 @@ tarn_status tarn_sim_fail(tarn_device *handle, tarn_call call, uint64_t nth, uin
                       "Name a call of TARN_CALL_MAP, or TARN_CALL_COUNT for any.",
                       "%d is not a kind of call", (int)call);
   }
+  if (!tarni_sim_code_can_fail(driver_code, call)) {
+    return tarni_fail(TARN_INVALID, "tarn_sim_fail", NULL,
+                      "Plan it for TARN_CALL_STREAM_QUERY or TARN_CALL_EVENT_QUERY.",
+                      "%d (not ready) is an answer to queries only, not to %s", driver_code,
+                      call < TARN_CALL_COUNT ? tarn_call_name(call) : "any call");
+  }
   TARN_TRY(control_begin(handle, "tarn_sim_fail", &device));
   device->fault = (sim_fault){.call = call,
                               .nth = nth,

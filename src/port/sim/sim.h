@@ -300,6 +300,9 @@ tarn_status tarni_sim_misuse(sim_device *device, int code, const char *entry, co
 #define tarni_sim_misuse(...) ((void)(tarni_sim_misuse)(__VA_ARGS__), TARN_INVALID)
 #endif
 bool tarni_sim_code_is_sticky(int code);
+/* Whether a call of this kind can be planned to answer with the code: "not ready" is for queries.
+ */
+bool tarni_sim_code_can_fail(int code, tarn_call call);
 /* The device is broken: an operation could not be done. */
 void tarni_sim_break(sim_device *device, int code);
 tarn_status tarni_sim_broken(sim_device *device, const char *entry); /* TARN_OK: it is not */
