@@ -125,7 +125,7 @@ typedef struct tarn_device tarn_device;
 
 typedef struct tarn_device_info {
   size_t size;
-  char name[48];              /* "cuda:0", "sim": what opens it */
+  char name[128];             /* "cuda:0", "sim": what opens it; a longer one opens nothing */
   char model[96];             /* "NVIDIA H200" */
   uint64_t total_bytes;       /* memory of the device */
   uint64_t free_bytes;        /* of that, free now by the driver's account; 0 for a GPU not open */

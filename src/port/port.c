@@ -20,7 +20,8 @@
 #include "base/option.h"
 #include "base/text.h"
 
-enum { PORT_NAME_CAPACITY = 256 };
+/* A device tells its whole name: what does not fit there would be another's. */
+enum { PORT_NAME_CAPACITY = sizeof(((tarn_device_info *)NULL)->name) };
 
 _Thread_local tarni_tally *tarni_port_payer;
 
@@ -102,8 +103,9 @@ static tarn_status parse_sim(const char *text, const char *rest, port_name *name
   name->table = &tarni_port_sim;
   name->ordinal = 0;
   const size_t length = strlen(text);
+  _Static_assert(PORT_NAME_CAPACITY == 128, "as the message says");
   if (length >= sizeof(name->text)) {
-    return bad_name(TARN_INVALID, text, "a name has at most 255 characters");
+    return bad_name(TARN_INVALID, text, "a name has at most 127 characters");
   }
   if (rest[0] == '\0' || rest[1] == '\0') {
     (void)snprintf(name->text, sizeof(name->text), "sim");

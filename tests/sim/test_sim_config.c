@@ -151,12 +151,34 @@ static void names_and_devices(void) {
   tarn_device_close(b);
 }
 
+/* A device tells the whole of its name, and that opens it; what it could not tell is refused. */
+static void long_names(void) {
+  enum { LONGEST = 127 };
+  char name[LONGEST + 2];
+  tarn_device *device, *again;
+  tarn_device_info info = {.size = sizeof(info)};
+  (void)snprintf(name, sizeof(name), "sim:1G,order=lazy,granularity=64K,vmm=on,id=%084d", 7);
+  CHECK_EQ(strlen(name), LONGEST + 1);
+  CHECK_STATUS(tarn_device_open(name, &device), TARN_INVALID);
+  CHECK_HAS(tarn_last_message(), "127");
+  (void)snprintf(name, sizeof(name), "sim:1G,order=lazy,granularity=64K,vmm=on,id=%083d", 7);
+  CHECK_EQ(strlen(name), LONGEST);
+  REQUIRE_OK(tarn_device_open(name, &device));
+  CHECK_OK(tarn_device_get_info(device, &info));
+  CHECK_TEXT(info.name, name);
+  REQUIRE_OK(tarn_device_open(info.name, &again));
+  CHECK(again == device);
+  tarn_device_close(again);
+  tarn_device_close(device);
+}
+
 static const test_case cases[] = {
     {"good names", good_names},
     {"bad names", bad_names},
     {"features that are off", features_that_are_off},
     {"a fault in the name", fault_in_the_name},
     {"names and devices", names_and_devices},
+    {"long names", long_names},
 };
 
 TEST_MAIN(cases)
