@@ -35,6 +35,12 @@ static inline bool tarni_add(uint64_t a, uint64_t b, uint64_t *sum) {
   return true;
 }
 
+/* The sum, or the largest number there is. */
+static inline uint64_t tarni_add_capped(uint64_t a, uint64_t b) {
+  uint64_t sum;
+  return tarni_add(a, b, &sum) ? sum : UINT64_MAX;
+}
+
 static inline bool tarni_mul(uint64_t a, uint64_t b, uint64_t *product) {
   uint64_t result;
   if (__builtin_mul_overflow(a, b, &result)) {

@@ -221,6 +221,35 @@ static void work_takes_time(void) {
   close_device(device, 0);
 }
 
+/* Time ends where its numbers do; it does not begin anew. */
+static void time_does_not_wrap(void) {
+  tarn_device *device = open_device("sim:1G,order=lazy");
+  tarni_port *port = (tarni_port *)device;
+  tarn_stream stream;
+  tarni_graph graph;
+  tarni_graph_exec exec;
+  tarn_sim_state state = {.size = sizeof(state)};
+  const tarn_sim_kernel kernel = {.size = sizeof(kernel), .nanoseconds = UINT64_MAX - 1000};
+  CHECK_OK(tarni_port_stream_create(port, &stream));
+  CHECK_OK(tarni_port_capture_begin(port, stream, TARNI_CAPTURE_RELAXED));
+  CHECK_OK(tarn_sim_launch(device, &kernel, stream));
+  CHECK_OK(tarni_port_capture_end(port, stream, &graph));
+  CHECK_OK(tarni_port_graph_instantiate(port, graph, &exec));
+  uint64_t before = 0;
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(i % 2 == 0 ? tarn_sim_launch(device, &kernel, stream)
+                        : tarni_port_graph_launch(port, exec, stream));
+    CHECK_OK(tarni_port_stream_sync(port, stream));
+    CHECK_OK(tarn_sim_get_state(device, &state));
+    CHECK(state.virtual_ns >= before);
+    before = state.virtual_ns;
+  }
+  CHECK_EQ(before, UINT64_MAX);
+  CHECK_OK(tarni_port_graph_destroy(port, graph, exec));
+  CHECK_OK(tarni_port_stream_destroy(port, stream));
+  close_device(device, 0);
+}
+
 /* ---- Order ---- */
 
 static void use(tarn_device *device, tarn_ptr address, tarn_stream stream) {
@@ -429,6 +458,7 @@ static const test_case cases[] = {
     {"lazy and eager", lazy_and_eager},
     {"price list", price_list},
     {"work takes time", work_takes_time},
+    {"time does not wrap", time_does_not_wrap},
     {"default streams", default_streams},
     {"a free waits for what is gone", free_waits_for_what_is_gone},
     {"many waiting queues", many_waiting_queues},

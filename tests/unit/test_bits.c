@@ -35,6 +35,8 @@ static void overflow(void) {
   CHECK_EQ(result, 77);
   CHECK(tarni_add(UINT64_MAX, 0, &result));
   CHECK_EQ(result, UINT64_MAX);
+  CHECK_EQ(tarni_add_capped(UINT64_MAX - 1, 1), UINT64_MAX);
+  CHECK_EQ(tarni_add_capped(UINT64_MAX, 2), UINT64_MAX);
   result = 77;
   CHECK(!tarni_mul(UINT64_C(1) << 32, UINT64_C(1) << 32, &result));
   CHECK_EQ(result, 77);

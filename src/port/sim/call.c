@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/bits.h"
 #include "port/sim/sim.h"
 
 /* The analyzer's view of these (sim.h) is for their callers. */
@@ -127,7 +128,7 @@ static bool fault_strikes(sim_device *device, tarn_call call) {
 }
 
 void tarni_sim_charge_ns(sim_device *device, tarn_call call, uint64_t nanoseconds) {
-  device->now_ns += nanoseconds;
+  device->now_ns = tarni_add_capped(device->now_ns, nanoseconds);
   tarni_port_count_ns(&device->port, call, nanoseconds);
 }
 
@@ -147,7 +148,7 @@ const char *tarni_sim_entry(tarn_call call) {
 
 tarn_status tarni_sim_begin(sim_device *device, tarn_call call, uint64_t size) {
   tarni_sim_lock();
-  device->now_ns += prices[call].base_ns;
+  device->now_ns = tarni_add_capped(device->now_ns, prices[call].base_ns);
   tarni_port_count(&device->port, call, prices[call].base_ns);
   tarn_status status = tarni_sim_broken(device, tarni_sim_entry(call));
   if (status == TARN_OK && fault_strikes(device, call)) {

@@ -366,7 +366,7 @@ static void launch_push(const graph_launch *launch) {
   operation->n_left = graph->n_nodes;
   stream->tail_ns = tarni_max(stream->tail_ns, stream->device->now_ns);
   for (uint32_t i = 0; i < graph->n_nodes; i++) {
-    stream->tail_ns += graph->nodes[i].work.nanoseconds;
+    stream->tail_ns = tarni_add_capped(stream->tail_ns, graph->nodes[i].work.nanoseconds);
     operation->n_open[i] = graph->nodes[i].n_after;
     if (operation->n_open[i] == 0) {
       operation->ready[operation->n_ready++] = i;

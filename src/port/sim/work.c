@@ -43,7 +43,8 @@ static void submit_commit(sim_stream *stream, sim_operation *operation, bool is_
     tarni_sim_oracle_judge(device, &actor, &operation->work);
     tarni_sim_oracle_merge(device, &operation->work);
   }
-  stream->tail_ns = tarni_max(stream->tail_ns, device->now_ns) + operation->work.nanoseconds;
+  stream->tail_ns =
+      tarni_add_capped(tarni_max(stream->tail_ns, device->now_ns), operation->work.nanoseconds);
   if (operation->work.kind == SIM_OP_VALUE_WRITE) {
     (void)tarni_sim_clock_join(&operation->record->clock, &stream->clock);
     operation->record->end_ns = stream->tail_ns;
