@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -269,6 +270,25 @@ static void empty_ranges(void) {
   close_device(0);
 }
 
+/* Host memory that cannot be read is refused, wherever in the range it is. */
+static void host_memory_that_cannot_be_read(void) {
+  tarn_ptr block;
+  char *memory = mmap(NULL, 12288, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED && mprotect(memory + 4096, 4096, PROT_NONE) == 0);
+  const tarn_ptr source = (uintptr_t)memory;
+  REQUIRE(open_device("sim:1G"));
+  REQUIRE_OK(tarni_port_plain_alloc(port, 16384, &block));
+  CHECK_OK(tarni_port_copy(port, block, source, 4096, NULL));
+  CHECK_OK(tarni_port_copy(port, block, source + 8192, 4096, NULL));
+  CHECK_STATUS(tarni_port_copy(port, block, source + 4095, 2, NULL), TARN_INVALID);
+  CHECK_STATUS(tarni_port_copy_sync(port, block, source, 12288), TARN_INVALID);
+  CHECK_STATUS(tarni_port_copy(port, source + 4096, block, 1, NULL), TARN_INVALID);
+  CHECK_STATUS(tarni_port_host_register(port, memory, 12288), TARN_INVALID);
+  CHECK_OK(tarni_port_plain_free(port, block));
+  close_device(3);
+  CHECK(munmap(memory, 12288) == 0);
+}
+
 /* Two reservations side by side are two: a range may not reach over both. */
 static void ranges_over_two_reservations(void) {
   enum { N = 64 };
@@ -357,6 +377,7 @@ static const test_case cases[] = {
     {"huge sizes are refused", huge_sizes_are_refused},
     {"a kernel's range wraps", kernel_range_wraps},
     {"empty ranges", empty_ranges},
+    {"host memory that cannot be read", host_memory_that_cannot_be_read},
     {"ranges over two reservations", ranges_over_two_reservations},
     {"exported memory is the same", exported_memory_is_the_same},
 };

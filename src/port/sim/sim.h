@@ -124,7 +124,8 @@ bool tarni_sim_bytes_map(void *address, uint64_t size, int file, uint64_t offset
 bool tarni_sim_bytes_unmap(void *address, uint64_t size);
 bool tarni_sim_bytes_transfer(int from, uint64_t offset, int to, uint64_t size);
 void tarni_sim_bytes_discard(int file, uint64_t offset, uint64_t size);
-bool tarni_sim_bytes_is_host(tarn_ptr address, uint64_t size); /* ordinary memory of the process */
+/* Whether the process can read all of it. */
+bool tarni_sim_bytes_is_host(tarn_ptr address, uint64_t size);
 void tarni_sim_bytes_copy(tarn_ptr destination, tarn_ptr source, uint64_t size);
 void tarni_sim_bytes_fill(tarn_ptr destination, uint8_t value, uint64_t size);
 
