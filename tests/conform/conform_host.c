@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
  * Conformance: pinned host memory, allocated and registered. */
+#include <string.h>
 #include <sys/mman.h>
 
 #include "conform/conform.h"
@@ -114,6 +115,35 @@ static void registered_once(void) {
   CHECK(munmap(pages, HOST_BYTES) == 0);
 }
 
+/* A copy may begin in ordinary memory and run into what is registered; what begins there stays in
+ * it. */
+static void registered_in_part(void) {
+  enum { PART = HOST_BYTES / 4 };
+  uint8_t *pages = ordinary_pages(HOST_BYTES);
+  tarn_ptr block;
+  REQUIRE(pages != NULL);
+  REQUIRE_OK(tarni_port_plain_alloc(conform_port, HOST_BYTES, &block));
+  REQUIRE_OK(tarni_port_host_register(conform_port, pages + PART, PART));
+  REQUIRE_OK(tarni_port_host_register(conform_port, pages + (uint64_t)2 * PART, PART));
+  const tarn_ptr all = (uintptr_t)pages;
+  conform_pattern(pages, HOST_BYTES, 6);
+  CHECK_OK(tarni_port_copy_sync(conform_port, block, all, HOST_BYTES));
+  CHECK_EQ(conform_device_differ(block, HOST_BYTES, 6), 0);
+  memset(pages, 0, HOST_BYTES);
+  CHECK_OK(tarni_port_copy(conform_port, all, block, HOST_BYTES, NULL));
+  CHECK_OK(tarni_port_stream_sync(conform_port, NULL));
+  CHECK_EQ(conform_differ(pages, HOST_BYTES, 6), 0);
+  CHECK_STATUS(tarni_port_copy(conform_port, block, all + PART, 2 * PART, NULL), TARN_INVALID);
+  CHECK_STATUS(tarni_port_copy(conform_port, all + 2 * PART, block, 2 * PART, NULL), TARN_INVALID);
+  CHECK_OK(tarni_port_copy(conform_port, block, all + PART, PART, NULL));
+  CHECK_OK(tarni_port_stream_sync(conform_port, NULL));
+  conform_forgive();
+  CHECK_OK(tarni_port_host_unregister(conform_port, pages + PART));
+  CHECK_OK(tarni_port_host_unregister(conform_port, pages + (uint64_t)2 * PART));
+  CHECK_OK(tarni_port_plain_free(conform_port, block));
+  CHECK(munmap(pages, HOST_BYTES) == 0);
+}
+
 static const test_case host_cases[] = {
     {"host: pinned memory", pinned_memory},
     {"host: pinned blocks are disjoint", pinned_blocks_are_disjoint},
@@ -122,5 +152,6 @@ static const test_case host_cases[] = {
     {"host: ordinary memory is not freed", unknown_pinned_is_not_freed},
     {"host: registered memory", registered_memory},
     {"host: registered once, unregistered once", registered_once},
+    {"host: registered in part", registered_in_part},
 };
 CONFORM_TABLE(host, host_cases)

@@ -289,6 +289,50 @@ static void host_memory_that_cannot_be_read(void) {
   CHECK(munmap(memory, 12288) == 0);
 }
 
+/* Ordinary memory that runs into registered memory: what is registered is watched. The host reads
+ * it at once, so an order between the streams is not enough; and it has read it when the call is
+ * over. */
+static void copies_into_registered_memory(void) {
+  static uint8_t memory[16384] __attribute__((aligned(4096)));
+  const tarn_ptr all = (uintptr_t)memory, half = sizeof(memory) / 2;
+  const tarn_sim_range range = {.address = all + half, .bytes = half, .is_write = true};
+  const tarn_sim_kernel kernel = {.size = sizeof(kernel), .ranges = &range, .n_ranges = 1};
+  tarn_stream stream, other;
+  tarni_event event;
+  tarn_ptr block;
+  REQUIRE(open_device("sim:1G,order=lazy"));
+  REQUIRE_OK(tarni_port_stream_create(port, &stream));
+  REQUIRE_OK(tarni_port_stream_create(port, &other));
+  REQUIRE_OK(tarni_port_event_create(port, &event));
+  REQUIRE_OK(tarni_port_plain_alloc(port, sizeof(memory), &block));
+  REQUIRE_OK(tarni_port_host_register(port, memory + half, half));
+  CHECK_OK(tarn_sim_launch(device, &kernel, other));
+  CHECK_OK(tarni_port_copy(port, block, all, half, stream));
+  CHECK_EQ(n_findings, 0);
+  CHECK_OK(tarni_port_copy(port, block, all, sizeof(memory), stream));
+  CHECK_EQ(n_findings, 1);
+  CHECK_OK(tarni_port_copy(port, all, block, sizeof(memory), stream));
+  CHECK_EQ(n_findings, 2);
+  CHECK_OK(tarn_sim_launch(device, &kernel, other));
+  CHECK_OK(tarni_port_event_record(port, event, other));
+  CHECK_OK(tarni_port_event_wait(port, stream, event));
+  CHECK_OK(tarni_port_copy(port, block, all, sizeof(memory), stream));
+  CHECK_EQ(n_findings, 3);
+  CHECK_OK(tarni_port_stream_sync(port, other));
+  memory[half] = 9;
+  CHECK_OK(tarni_port_copy(port, block, all, sizeof(memory), stream));
+  CHECK_OK(tarn_sim_launch(device, &kernel, other));
+  CHECK_OK(tarni_port_stream_sync(port, stream));
+  CHECK_EQ(bytes_at(block + half)[0], 9);
+  CHECK_OK(tarni_port_stream_sync(port, other));
+  CHECK_OK(tarni_port_host_unregister(port, memory + half));
+  CHECK_OK(tarni_port_plain_free(port, block));
+  CHECK_OK(tarni_port_event_destroy(port, event));
+  CHECK_OK(tarni_port_stream_destroy(port, stream));
+  CHECK_OK(tarni_port_stream_destroy(port, other));
+  close_device(3);
+}
+
 /* Two reservations side by side are two: a range may not reach over both. */
 static void ranges_over_two_reservations(void) {
   enum { N = 64 };
@@ -378,6 +422,7 @@ static const test_case cases[] = {
     {"a kernel's range wraps", kernel_range_wraps},
     {"empty ranges", empty_ranges},
     {"host memory that cannot be read", host_memory_that_cannot_be_read},
+    {"copies into registered memory", copies_into_registered_memory},
     {"ranges over two reservations", ranges_over_two_reservations},
     {"exported memory is the same", exported_memory_is_the_same},
 };

@@ -26,11 +26,13 @@ uint64_t tarni_sim_oracle_stamp(void) {
 
 /* ---- The ranges of a piece of work ---- */
 
-/* A range that the work uses, and the device in whose memory it is; NULL: not watched. */
+/* A range that the work uses, and the device in whose memory it is; NULL: ordinary memory, which is
+ * not watched, but may run into memory of a device. */
 typedef struct used_range {
   sim_device *device;
   tarn_sim_range range;
   bool is_judged; /* not the words of value operations: they are there to be raced for */
+  bool is_now;    /* the host reads it when the work is submitted, whatever the stream waits for */
 } used_range;
 
 /* Kernels and pools name their ranges; of the others two are looked for. */
@@ -44,7 +46,7 @@ static used_range range_at(sim_device *device, tarn_ptr address, uint64_t bytes,
                       .is_judged = true};
 }
 
-/* The index-th range; its device is NULL if the work has none there. */
+/* The index-th range; it has no bytes if the work has none there. */
 static used_range work_range(sim_device *device, const sim_work *work, uint32_t index) {
   if (index < work->n_ranges) {
     const tarn_sim_range *range = tarni_sim_work_range(work, index);
@@ -55,7 +57,9 @@ static used_range work_range(sim_device *device, const sim_work *work, uint32_t 
   }
   const bool is_first = index == work->n_ranges;
   if (work->kind == SIM_OP_COPY && is_first && !work->owns_source) {
-    return range_at(device, work->source, work->size, false);
+    used_range source = range_at(device, work->source, work->size, false);
+    source.is_now = work->reads_now;
+    return source;
   }
   if (!is_first && (work->kind == SIM_OP_COPY || work->kind == SIM_OP_FILL)) {
     return range_at(device, work->destination, work->size, true);
@@ -72,13 +76,19 @@ static used_range work_range(sim_device *device, const sim_work *work, uint32_t 
 /* ---- Pieces: a range, mapping by mapping ---- */
 
 typedef struct use_piece {
-  sim_mapping *mapping;
-  uint64_t offset; /* in the mapping, and so in the chunk */
+  sim_mapping *mapping; /* NULL: ordinary memory */
+  uint64_t offset;      /* in the mapping, and so in the chunk */
   uint64_t size;
 } use_piece;
 
-/* pre: the range is mapped from `at` to `end`. */
-static use_piece piece_at(sim_device *device, tarn_ptr at, tarn_ptr end) {
+/* pre: what a device has of the range is mapped. */
+static use_piece piece_at(const used_range *used, tarn_ptr at) {
+  const tarn_ptr end = used->range.address + used->range.bytes;
+  tarn_ptr next = end;
+  sim_device *device = used->device != NULL ? used->device : tarni_sim_device_next(at, &next);
+  if (device == NULL) {
+    return (use_piece){.size = next - at};
+  }
   sim_mapping *mapping = tarni_sim_mapping_find(device, at);
   tarn_assert(mapping != NULL && "judged is only what is mapped");
   return (use_piece){.mapping = mapping,
@@ -145,8 +155,8 @@ static bool range_cut(const used_range *used) {
   const tarn_ptr end = used->range.address + used->range.bytes;
   bool is_good = true;
   for (tarn_ptr at = used->range.address; is_good && at < end;) {
-    const use_piece piece = piece_at(used->device, at, end);
-    is_good = piece_cut(&piece);
+    const use_piece piece = piece_at(used, at);
+    is_good = piece.mapping == NULL || piece_cut(&piece);
     at += piece.size;
   }
   return is_good;
@@ -160,7 +170,7 @@ bool tarni_sim_oracle_cut(sim_device *device, const sim_work *work) {
   bool is_good = true;
   for (uint32_t i = 0; is_good && i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
-    is_good = used.device == NULL || !used.is_judged || range_cut(&used);
+    is_good = !used.is_judged || range_cut(&used);
   }
   return is_good;
 }
@@ -198,8 +208,8 @@ static bool range_reserve(const used_range *used, uint64_t stamp) {
   const tarn_ptr end = used->range.address + used->range.bytes;
   bool is_good = true;
   for (tarn_ptr at = used->range.address; is_good && at < end;) {
-    const use_piece piece = piece_at(used->device, at, end);
-    is_good = piece_reserve(&piece, used->is_judged, stamp);
+    const use_piece piece = piece_at(used, at);
+    is_good = piece.mapping == NULL || piece_reserve(&piece, used->is_judged, stamp);
     at += piece.size;
   }
   return is_good;
@@ -213,7 +223,7 @@ bool tarni_sim_oracle_reserve(sim_device *device, const sim_work *work, uint64_t
   bool is_good = true;
   for (uint32_t i = 0; is_good && i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
-    is_good = used.device == NULL || range_reserve(&used, stamp);
+    is_good = range_reserve(&used, stamp);
   }
   return is_good;
 }
@@ -363,8 +373,10 @@ static void piece_judge(use_walk *walk, const use_piece *piece, bool is_judged) 
 static void range_judge(use_walk *walk, const used_range *used) {
   const tarn_ptr end = used->range.address + used->range.bytes;
   for (tarn_ptr at = used->range.address; at < end;) {
-    const use_piece piece = piece_at(used->device, at, end);
-    piece_judge(walk, &piece, used->is_judged);
+    const use_piece piece = piece_at(used, at);
+    if (piece.mapping != NULL) {
+      piece_judge(walk, &piece, used->is_judged);
+    }
     at += piece.size;
   }
 }
@@ -378,18 +390,21 @@ void tarni_sim_oracle_judge(sim_device *device, const sim_actor *actor, const si
   }
   for (uint32_t i = 0; i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
+    sim_actor host = *actor;
+    host.clock = &tarni_sim_world.host;
+    walk.actor = used.is_now ? &host : actor;
     walk.range = &used.range;
-    if (used.device != NULL) {
-      range_judge(&walk, &used);
-    }
+    range_judge(&walk, &used);
   }
 }
 
 static void range_merge(const used_range *used) {
   const tarn_ptr end = used->range.address + used->range.bytes;
   for (tarn_ptr at = used->range.address; at < end;) {
-    const use_piece piece = piece_at(used->device, at, end);
-    tarni_sim_shadow_merge(piece.mapping->chunk->shadow, piece.offset, piece.size);
+    const use_piece piece = piece_at(used, at);
+    if (piece.mapping != NULL) {
+      tarni_sim_shadow_merge(piece.mapping->chunk->shadow, piece.offset, piece.size);
+    }
     at += piece.size;
   }
 }
@@ -402,7 +417,7 @@ void tarni_sim_oracle_merge(sim_device *device, const sim_work *work) {
   }
   for (uint32_t i = 0; i < work_n_ranges(work); i++) {
     const used_range used = work_range(device, work, i);
-    if (used.device != NULL && used.is_judged) {
+    if (used.is_judged) {
       range_merge(&used);
     }
   }
@@ -434,7 +449,8 @@ bool tarni_sim_oracle_own(sim_device *device, tarn_ptr address, uint64_t size, u
     return false;
   }
   for (tarn_ptr at = address; at < end;) {
-    const use_piece piece = piece_at(device, at, end);
+    const use_piece piece = piece_at(&used, at);
+    tarn_assert(piece.mapping != NULL);
     if (!tarni_sim_shadow_walk(piece.mapping->chunk->shadow, piece.offset, piece.size,
                                visit_reserve, &no_stamp)) {
       return false;
@@ -443,7 +459,8 @@ bool tarni_sim_oracle_own(sim_device *device, tarn_ptr address, uint64_t size, u
   }
   owner_change change = {.owner = owner, .is_freed = is_freed};
   for (tarn_ptr at = address; at < end;) {
-    const use_piece piece = piece_at(device, at, end);
+    const use_piece piece = piece_at(&used, at);
+    tarn_assert(piece.mapping != NULL);
     (void)tarni_sim_shadow_walk(piece.mapping->chunk->shadow, piece.offset, piece.size, visit_own,
                                 &change);
     at += piece.size;

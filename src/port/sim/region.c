@@ -111,6 +111,19 @@ sim_device *tarni_sim_device_at(sim_device *device, tarn_ptr address, bool is_co
   return NULL;
 }
 
+sim_device *tarni_sim_device_next(tarn_ptr address, tarn_ptr *next) {
+  for (sim_device *device = tarni_sim_world.devices; device != NULL; device = device->next) {
+    if (tarni_sim_region_find(device, address) != NULL) {
+      return device;
+    }
+    const uint32_t index = region_index(device, address);
+    if (index < device->regions.n) {
+      *next = tarni_min(*next, ((const sim_region *)device->regions.items[index])->address);
+    }
+  }
+  return NULL;
+}
+
 bool tarni_sim_region_holds(const sim_region *region, tarn_ptr address, uint64_t size) {
   return address >= region->address && address - region->address < region->size &&
          size <= region->size - (address - region->address);

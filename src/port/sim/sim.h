@@ -66,6 +66,9 @@ bool tarni_sim_range_is_mapped(sim_device *device, tarn_ptr address, uint64_t si
 /* The device that knows this address: the one given, another whose pinned memory it is, or, for
  * copies, any other whose memory it is. NULL: ordinary memory of the process, or nothing. */
 sim_device *tarni_sim_device_at(sim_device *device, tarn_ptr address, bool is_copy);
+/* The device that has a region at this address; NULL: none, and *next is lowered to where the next
+ * region of any device begins. */
+sim_device *tarni_sim_device_next(tarn_ptr address, tarn_ptr *next);
 bool tarni_sim_region_holds(const sim_region *region, tarn_ptr address, uint64_t size);
 bool tarni_sim_region_is_free(const sim_region *region, tarn_ptr address, uint64_t size);
 sim_region *tarni_sim_region_new(sim_device *device, tarn_ptr address, uint64_t size,

@@ -213,6 +213,7 @@ typedef struct sim_work {
   sim_operation_kind kind;
   uint8_t value;
   bool owns_source; /* `source` is a staged copy of ordinary host memory, to be freed */
+  bool reads_now;   /* the host reads `source` when the work is submitted, and waits for its end */
   bool is_managers; /* a heap works on its own memory, also on what was given back */
   bool is_early;    /* a kernel that does not wait for the one that it follows in a capture */
   uint32_t n_ranges;

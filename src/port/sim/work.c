@@ -119,7 +119,18 @@ static copy_place place_of(sim_device *device, tarn_ptr address, uint64_t size) 
   if (where == NULL) {
     return tarni_sim_bytes_is_host(address, size) ? COPY_ORDINARY : COPY_NOWHERE;
   }
-  return tarni_sim_region_find(where, address)->kind >= SIM_REGION_HOST ? COPY_PINNED : COPY_DEVICE;
+  const sim_region *region = tarni_sim_region_find(where, address);
+  if (region->kind < SIM_REGION_HOST) {
+    return COPY_DEVICE;
+  }
+  return tarni_sim_region_holds(region, address, size) ? COPY_PINNED : COPY_NOWHERE;
+}
+
+/* Whether ordinary memory runs into memory that a device knows. */
+static bool is_mixed(tarn_ptr address, uint64_t size) {
+  tarn_ptr next = address + size;
+  (void)tarni_sim_device_next(address, &next);
+  return next != address + size;
 }
 
 /* GPU time: a fixed start, then bytes at the speed of memory, of the link, or of staging. */
@@ -157,10 +168,12 @@ static tarn_status copy_submit(sim_device *device, sim_stream *stream, sim_work 
   }
   work->nanoseconds = copy_ns(from, to, size);
   const bool is_captured = stream->capture != NULL;
-  if (from == COPY_ORDINARY && !is_captured) {
+  work->reads_now = from == COPY_ORDINARY && !is_captured && is_mixed(work->source, size);
+  if (from == COPY_ORDINARY && !is_captured && !work->reads_now) {
     TARN_TRY(copy_stage(device, work, call));
   }
-  const bool waits = !is_captured && (call == TARN_CALL_COPY_SYNC || to == COPY_ORDINARY);
+  const bool waits =
+      !is_captured && (call == TARN_CALL_COPY_SYNC || to == COPY_ORDINARY || work->reads_now);
   TARN_TRY(waits ? submit_and_wait(stream, work, tarni_sim_entry(call))
                  : submit(stream, work, tarni_sim_entry(call)));
   if (from == COPY_ORDINARY && !is_captured) {
