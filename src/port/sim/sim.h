@@ -208,6 +208,12 @@ void tarni_sim_value_forget(sim_record *record);
 /* Adds to a clock what a wait for a value can rely on. pre: it has room for every slot. */
 void tarni_sim_value_rely(sim_clock *clock, const sim_work *work);
 
+/* ---- batch.c: copies that have no order among themselves --------------------------------------*/
+/* Finds a copy that touches what another one writes, or writes what another one touches;
+ * UINT64_MAX: there is none. False: no host memory. */
+bool tarni_sim_batch_conflict(sim_device *device, const tarni_copy *copies, uint64_t count,
+                              uint64_t *conflict);
+
 /* ---- schedule.c: when pending work runs ------------------------------------------------------*/
 void tarni_sim_tick(sim_device *device); /* after each call */
 bool tarni_sim_step(sim_device *device); /* false: nothing could run */

@@ -196,30 +196,7 @@ tarn_status tarni_sim_copy(tarni_port *port, tarn_ptr destination, tarn_ptr sour
   return tarni_sim_end(device, status);
 }
 
-/* Copies of one call have no order among themselves. */
-static const tarni_copy *copy_in_conflict(const tarni_copy *copies, uint64_t count) {
-  for (uint64_t i = 0; i < count; i++) {
-    const tarni_copy *a = &copies[i];
-    for (uint64_t k = 0; k < count; k++) {
-      const tarni_copy *b = &copies[k];
-      const bool writes_both =
-          a->destination < b->destination + b->size && b->destination < a->destination + a->size;
-      const bool reads_it =
-          a->destination < b->source + b->size && b->source < a->destination + a->size;
-      if (i != k && (writes_both || reads_it)) {
-        return a;
-      }
-    }
-  }
-  return NULL;
-}
-
 static tarn_status copy_batch_refuse(sim_device *device, const tarni_copy *copies, uint64_t count) {
-  const tarni_copy *conflict = copy_in_conflict(copies, count);
-  if (conflict != NULL) {
-    return tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, "cuMemcpyBatchAsync",
-                            "two copies of one batch touch the same bytes", conflict->destination);
-  }
   for (uint64_t i = 0; i < count; i++) {
     if (place_of(device, copies[i].source, copies[i].size) < COPY_PINNED ||
         place_of(device, copies[i].destination, copies[i].size) < COPY_PINNED) {
@@ -227,7 +204,15 @@ static tarn_status copy_batch_refuse(sim_device *device, const tarni_copy *copie
                               "a batch of copies with memory that is not pinned", copies[i].source);
     }
   }
-  return TARN_OK;
+  uint64_t conflict;
+  if (!tarni_sim_batch_conflict(device, copies, count, &conflict)) {
+    return tarni_sim_no_host_memory(device, "cuMemcpyBatchAsync");
+  }
+  return conflict == UINT64_MAX
+             ? TARN_OK
+             : tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, "cuMemcpyBatchAsync",
+                                "two copies of one batch touch the same bytes",
+                                copies[conflict].destination);
 }
 
 void tarni_sim_copy_prepare(tarni_port *port) {
