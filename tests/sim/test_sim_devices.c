@@ -2,8 +2,12 @@
  *
  * Several simulated GPUs in one process: memory of one that another still uses, host memory that
  * both know, and closing one while another works. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 #include "port/port.h"
 #include "support/test.h"
@@ -104,6 +108,32 @@ static void registered_once(void) {
   close_both();
 }
 
+/* A file that is no chunk is not taken for one: not one of a file system, though it has the size,
+ * nor a chunk that can only be read. */
+static void files_that_are_no_chunks(void) {
+  char name[] = "/tmp/tarn-no-chunk-XXXXXX", path[64];
+  tarni_chunk chunk, other = 77;
+  int descriptor;
+  REQUIRE(open_both());
+  const int file = mkstemp(name);
+  REQUIRE(file >= 0 && ftruncate(file, 2 << 20) == 0);
+  CHECK_STATUS(tarni_port_import(b, file, &other), TARN_INVALID);
+  CHECK_EQ(other, 0);
+  CHECK(close(file) == 0 && unlink(name) == 0);
+  REQUIRE_OK(tarni_port_create(a, 2 << 20, &chunk));
+  REQUIRE_OK(tarni_port_export(a, chunk, &descriptor));
+  (void)snprintf(path, sizeof(path), "/proc/self/fd/%d", descriptor);
+  const int read_only = open(path, O_RDONLY | O_CLOEXEC);
+  REQUIRE(read_only >= 0);
+  CHECK_STATUS(tarni_port_import(b, read_only, &other), TARN_INVALID);
+  CHECK_OK(tarni_port_import(b, descriptor, &other));
+  CHECK(close(read_only) == 0 && close(descriptor) == 0);
+  CHECK_OK(tarni_port_release(b, other));
+  CHECK_OK(tarni_port_release(a, chunk));
+  CHECK_EQ(n_findings(), 2);
+  close_both();
+}
+
 static atomic_bool is_over;
 
 static void *stay_busy(void *argument) {
@@ -136,6 +166,7 @@ static void closed_beside_a_busy_device(void) {
 static const test_case cases[] = {
     {"freed under another device", freed_under_another_device},
     {"registered once", registered_once},
+    {"files that are no chunks", files_that_are_no_chunks},
     {"closed beside a busy device", closed_beside_a_busy_device},
 };
 

@@ -4,6 +4,7 @@
  * until both its handles and its last mapping are gone. Its bytes are a range of the device's
  * memory file, or a file of its own once it is exported; the oracle's histories go with the bytes,
  * so that devices which share a chunk share them, too. Under the lock of the simulated GPU. */
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -251,13 +252,22 @@ static sim_chunk *chunk_adopt(sim_device *device, int descriptor, const struct s
   return chunk_register(device, chunk) ? chunk : NULL;
 }
 
+/* A file of the kind that export makes, which can be written to. All of them are in one file
+ * system, so that their inodes tell them apart. */
+static bool is_exported(const sim_device *device, int descriptor, struct stat *facts) {
+  struct stat own;
+  return fstat(descriptor, facts) == 0 && fstat(device->file, &own) == 0 &&
+         facts->st_dev == own.st_dev && S_ISREG(facts->st_mode) && facts->st_size > 0 &&
+         (fcntl(descriptor, F_GETFL) & O_ACCMODE) == O_RDWR &&
+         tarni_is_aligned((uint64_t)facts->st_size, device->config.granularity_bytes);
+}
+
 tarn_status tarni_sim_import(tarni_port *port, int descriptor, tarni_chunk *id) {
   const char *entry = "cuMemImportFromShareableHandle";
   sim_device *device = (sim_device *)port;
   TARN_TRY(tarni_sim_begin(device, TARN_CALL_IMPORT, 0));
   struct stat facts;
-  if (fstat(descriptor, &facts) != 0 || facts.st_size <= 0 || !S_ISREG(facts.st_mode) ||
-      !tarni_is_aligned((uint64_t)facts.st_size, device->config.granularity_bytes)) {
+  if (!is_exported(device, descriptor, &facts)) {
     return tarni_sim_end(device, tarni_sim_misuse(device, SIM_CUDA_INVALID_VALUE, entry,
                                                   "a descriptor that is no exported chunk was "
                                                   "imported",
