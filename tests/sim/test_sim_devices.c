@@ -134,6 +134,47 @@ static void files_that_are_no_chunks(void) {
   close_both();
 }
 
+static uint64_t created_bytes(tarn_device *device) {
+  tarn_sim_state state = {.size = sizeof(state)};
+  CHECK_OK(tarn_sim_get_state(device, &state));
+  return state.created_bytes;
+}
+
+/* Memory that another device has imported takes of its maker's capacity until both have given it
+ * back, or the maker is gone. */
+static void imported_memory_counts(void) {
+  const uint64_t half = (uint64_t)512 << 20;
+  for (int is_closed = 0; is_closed < 2; is_closed++) {
+    tarni_chunk chunk, twin, more;
+    int descriptor;
+    REQUIRE(open_both());
+    REQUIRE_OK(tarni_port_create(a, half, &chunk));
+    REQUIRE_OK(tarni_port_export(a, chunk, &descriptor));
+    REQUIRE_OK(tarni_port_import(b, descriptor, &twin));
+    CHECK_EQ(created_bytes(device_b), 0);
+    CHECK_OK(tarni_port_release(a, chunk));
+    CHECK_EQ(created_bytes(device_a), half);
+    CHECK_STATUS(tarni_port_create(a, half + (2 << 20), &more), TARN_DEVICE_MEMORY);
+    /* The maker may have it back, and it is still the same. */
+    REQUIRE_OK(tarni_port_import(a, descriptor, &chunk));
+    CHECK(close(descriptor) == 0);
+    CHECK_OK(tarni_port_release(a, chunk));
+    CHECK_EQ(created_bytes(device_a), half);
+    CHECK_OK(tarni_port_stream_destroy(a, stream_a));
+    if (is_closed != 0) {
+      tarn_device_close(device_a);
+    }
+    CHECK_OK(tarni_port_release(b, twin));
+    if (is_closed == 0) {
+      CHECK_EQ(created_bytes(device_a), 0);
+      tarn_device_close(device_a);
+    }
+    CHECK_OK(tarni_port_stream_destroy(b, stream_b));
+    tarn_device_close(device_b);
+    CHECK_EQ(n_findings(), 0);
+  }
+}
+
 static atomic_bool is_over;
 
 static void *stay_busy(void *argument) {
@@ -167,6 +208,7 @@ static const test_case cases[] = {
     {"freed under another device", freed_under_another_device},
     {"registered once", registered_once},
     {"files that are no chunks", files_that_are_no_chunks},
+    {"imported memory counts", imported_memory_counts},
     {"closed beside a busy device", closed_beside_a_busy_device},
 };
 

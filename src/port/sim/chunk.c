@@ -3,7 +3,9 @@
  * The physical memory of a simulated GPU: chunks, their capacity, and sharing them. A chunk lives
  * until both its handles and its last mapping are gone. Its bytes are a range of the device's
  * memory file, or a file of its own once it is exported; the oracle's histories go with the bytes,
- * so that devices which share a chunk share them, too. Under the lock of the simulated GPU. */
+ * so that devices which share a chunk share them, too, and so does the account: bytes take of the
+ * capacity of the device that made them until the last chunk over them is gone. Under the lock of
+ * the simulated GPU. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -47,7 +49,7 @@ static bool chunk_place(sim_device *device, sim_chunk *chunk) {
 }
 
 void tarni_sim_chunk_count(sim_device *device, sim_chunk *chunk) {
-  chunk->counts = true;
+  chunk->shadow->payer = device;
   device->created_bytes += chunk->size;
   device->peak_bytes = tarni_max(device->peak_bytes, device->created_bytes);
 }
@@ -74,9 +76,10 @@ tarn_status tarni_sim_chunk_make(sim_device *device, uint64_t size, bool is_host
   return TARN_OK;
 }
 
-static void chunk_destroy(sim_device *device, sim_chunk *chunk) {
-  if (chunk->counts) {
-    device->created_bytes -= chunk->size;
+static void chunk_destroy(sim_chunk *chunk) {
+  sim_device *payer = chunk->shadow->payer;
+  if (payer != NULL && chunk->shadow->references == 1) {
+    payer->created_bytes -= chunk->size;
   }
   if (chunk->owns_file) {
     (void)close(chunk->file);
@@ -96,14 +99,14 @@ void tarni_sim_chunk_drop_if_unused(sim_device *device, sim_chunk *chunk) {
   if (index < device->chunks.n && device->chunks.items[index] == chunk) {
     tarni_sim_array_remove(&device->chunks, index);
   }
-  chunk_destroy(device, chunk);
+  chunk_destroy(chunk);
 }
 
 /* Gives the chunk its id and its first handle. On failure the chunk is gone. */
 static bool chunk_register(sim_device *device, sim_chunk *chunk) {
   chunk->id = device->last_chunk + 1;
   if (!tarni_sim_array_insert(&device->chunks, device->chunks.n, chunk)) {
-    chunk_destroy(device, chunk);
+    chunk_destroy(chunk);
     return false;
   }
   device->last_chunk = chunk->id;
@@ -243,7 +246,7 @@ static sim_chunk *chunk_adopt(sim_device *device, int descriptor, const struct s
   }
   chunk->file = tarni_sim_store_strikes() ? -1 : dup(descriptor);
   if (chunk->file < 0) {
-    chunk_destroy(device, chunk);
+    chunk_destroy(chunk);
     return NULL;
   }
   chunk->owns_file = true;
@@ -288,6 +291,16 @@ tarn_status tarni_sim_import(tarni_port *port, int descriptor, tarni_chunk *id) 
 
 /* ---- The end ---- */
 
+/* What others hold of the device's memory is there as long as they do, but in no account. */
+static void payer_forget(const sim_device *device) {
+  for (const sim_device *other = tarni_sim_world.devices; other != NULL; other = other->next) {
+    for (uint32_t i = 0; i < other->chunks.n; i++) {
+      sim_shadow *shadow = ((const sim_chunk *)other->chunks.items[i])->shadow;
+      shadow->payer = shadow->payer != device ? shadow->payer : NULL;
+    }
+  }
+}
+
 void tarni_sim_chunks_close(sim_device *device) {
   while (device->chunks.n != 0) {
     sim_chunk *chunk = device->chunks.items[--device->chunks.n];
@@ -295,7 +308,8 @@ void tarni_sim_chunks_close(sim_device *device) {
       tarn_sim_finding finding = {.kind = TARN_SIM_LEAK, .bytes = chunk->size};
       tarni_sim_oracle_find_memory(device, &finding, chunk->shadow, "a chunk");
     }
-    chunk_destroy(device, chunk);
+    chunk_destroy(chunk);
   }
+  payer_forget(device);
   free(device->chunks.items);
 }

@@ -109,6 +109,7 @@ typedef struct sim_shadow_page {
 typedef struct sim_shadow {
   uint32_t references; /* chunks of several devices may be the same memory */
   uint64_t size;
+  struct sim_device *payer; /* of whose capacity it takes (chunk.c); NULL: nobody's */
   sim_shadow_page **leaves; /* 1024 pages each, made when first used */
 } sim_shadow;
 
@@ -127,7 +128,6 @@ typedef struct sim_chunk {
   uint64_t file_offset;
   int file; /* the device's file, or its own once it is exported; -1: host memory */
   bool owns_file;
-  bool counts;        /* against the device's capacity */
   uint32_t n_handles; /* that the program still holds */
   uint32_t n_mappings;
   uint64_t inode; /* of its own file, 0 if it has none */
