@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "port/port.h"
+#include "port/sim/types.h"
 #include "support/test.h"
 #include "tarn/sim.h"
 
@@ -169,6 +170,36 @@ static void capacity_costs_nothing(void) {
   CHECK(test_resident_bytes() - before < 16 << 20);
   CHECK_OK(tarni_port_unmap(port, base, total));
   CHECK_OK(tarni_port_unreserve(port, base, total));
+  close_device(0);
+}
+
+/* When nothing is left in the device's file it begins anew, and empty: it never comes to its end.
+ */
+static void memory_comes_and_goes(void) {
+  enum { N = 4 };
+  tarn_ptr plain;
+  tarni_chunk chunks[N];
+  int descriptor;
+  REQUIRE(open_device("sim:1024T"));
+  const sim_device *sim = (const sim_device *)device;
+  for (int i = 0; i < 3; i++) {
+    CHECK_EQ(sim->file_end, 0);
+    REQUIRE_OK(tarni_port_plain_alloc(port, granule, &plain));
+    CHECK_EQ(bytes_at(plain)[4095], 0);
+    CHECK_OK(tarni_port_fill_sync(port, plain, 7, granule));
+    for (int k = 0; k < N; k++) {
+      REQUIRE_OK(tarni_port_create(port, tib, &chunks[k]));
+    }
+    CHECK_OK(tarni_port_plain_free(port, plain));
+    CHECK(sim->file_end >= N * tib);
+    /* One of them leaves the file as it is exported. */
+    REQUIRE_OK(tarni_port_export(port, chunks[i], &descriptor));
+    for (int k = 0; k < N; k++) {
+      CHECK_OK(tarni_port_release(port, chunks[(k + i) % N]));
+    }
+    (void)close(descriptor);
+  }
+  CHECK_EQ(sim->file_end, 0);
   close_device(0);
 }
 
@@ -417,6 +448,7 @@ static const test_case cases[] = {
     {"what is not there faults", what_is_not_there_faults},
     {"new memory is empty", new_memory_is_empty},
     {"capacity costs nothing", capacity_costs_nothing},
+    {"memory comes and goes", memory_comes_and_goes},
     {"capacity is kept", capacity_is_kept},
     {"huge sizes are refused", huge_sizes_are_refused},
     {"a kernel's range wraps", kernel_range_wraps},

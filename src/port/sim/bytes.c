@@ -37,6 +37,11 @@ bool tarni_sim_bytes_grow(int file, uint64_t size) {
   return !tarni_sim_store_strikes() && size <= INT64_MAX && ftruncate(file, (off_t)size) == 0;
 }
 
+/* pre: nothing of it is mapped. */
+bool tarni_sim_bytes_empty(int file) {
+  return ftruncate(file, 0) == 0;
+}
+
 static char *reserve_anywhere(uint64_t size) {
   void *address =
       raw_mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -45,7 +45,19 @@ static bool chunk_place(sim_device *device, sim_chunk *chunk) {
   chunk->file = device->file;
   chunk->file_offset = device->file_end;
   device->file_end += rounded;
+  device->n_placed++;
   return true;
+}
+
+/* The chunk's bytes in the device's file are nobody's any more. */
+static void chunk_displace(sim_device *device, const sim_chunk *chunk) {
+  tarn_assert(chunk->file == device->file && device->n_placed != 0);
+  if (--device->n_placed == 0 && tarni_sim_bytes_empty(device->file)) {
+    device->file_end = 0;
+    return;
+  }
+  tarni_sim_bytes_discard(device->file, chunk->file_offset,
+                          tarni_align_up(chunk->size, tarni_sim_bytes_page()));
 }
 
 void tarni_sim_chunk_count(sim_device *device, sim_chunk *chunk) {
@@ -76,7 +88,7 @@ tarn_status tarni_sim_chunk_make(sim_device *device, uint64_t size, bool is_host
   return TARN_OK;
 }
 
-static void chunk_destroy(sim_chunk *chunk) {
+static void chunk_destroy(sim_device *device, sim_chunk *chunk) {
   sim_device *payer = chunk->shadow->payer;
   if (payer != NULL && chunk->shadow->references == 1) {
     payer->created_bytes -= chunk->size;
@@ -84,8 +96,7 @@ static void chunk_destroy(sim_chunk *chunk) {
   if (chunk->owns_file) {
     (void)close(chunk->file);
   } else if (chunk->file >= 0) {
-    tarni_sim_bytes_discard(chunk->file, chunk->file_offset,
-                            tarni_align_up(chunk->size, tarni_sim_bytes_page()));
+    chunk_displace(device, chunk);
   }
   tarni_sim_shadow_drop(chunk->shadow);
   free(chunk);
@@ -99,14 +110,14 @@ void tarni_sim_chunk_drop_if_unused(sim_device *device, sim_chunk *chunk) {
   if (index < device->chunks.n && device->chunks.items[index] == chunk) {
     tarni_sim_array_remove(&device->chunks, index);
   }
-  chunk_destroy(chunk);
+  chunk_destroy(device, chunk);
 }
 
 /* Gives the chunk its id and its first handle. On failure the chunk is gone. */
 static bool chunk_register(sim_device *device, sim_chunk *chunk) {
   chunk->id = device->last_chunk + 1;
   if (!tarni_sim_array_insert(&device->chunks, device->chunks.n, chunk)) {
-    chunk_destroy(chunk);
+    chunk_destroy(device, chunk);
     return false;
   }
   device->last_chunk = chunk->id;
@@ -188,7 +199,7 @@ static bool chunk_move_out(sim_device *device, sim_chunk *chunk) {
     (void)close(file);
     return false;
   }
-  tarni_sim_bytes_discard(chunk->file, chunk->file_offset, chunk->size);
+  chunk_displace(device, chunk);
   chunk->file = file;
   chunk->file_offset = 0;
   chunk->owns_file = true;
@@ -246,7 +257,7 @@ static sim_chunk *chunk_adopt(sim_device *device, int descriptor, const struct s
   }
   chunk->file = tarni_sim_store_strikes() ? -1 : dup(descriptor);
   if (chunk->file < 0) {
-    chunk_destroy(chunk);
+    chunk_destroy(device, chunk);
     return NULL;
   }
   chunk->owns_file = true;
@@ -308,7 +319,7 @@ void tarni_sim_chunks_close(sim_device *device) {
       tarn_sim_finding finding = {.kind = TARN_SIM_LEAK, .bytes = chunk->size};
       tarni_sim_oracle_find_memory(device, &finding, chunk->shadow, "a chunk");
     }
-    chunk_destroy(chunk);
+    chunk_destroy(device, chunk);
   }
   payer_forget(device);
   free(device->chunks.items);

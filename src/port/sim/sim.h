@@ -120,6 +120,7 @@ void tarni_sim_pools_close(sim_device *device);
 uint64_t tarni_sim_bytes_page(void); /* the unit of mappings: 4 KiB, or the system's if larger */
 int tarni_sim_bytes_file(void);
 bool tarni_sim_bytes_grow(int file, uint64_t size);
+bool tarni_sim_bytes_empty(int file);
 void *tarni_sim_bytes_reserve(uint64_t size, uint64_t alignment);
 void *tarni_sim_bytes_pinned(uint64_t size);
 bool tarni_sim_bytes_unreserve(void *address, uint64_t size);

@@ -379,6 +379,7 @@ struct sim_device {
   uint64_t n_faults;
   int file;
   uint64_t file_end;
+  uint64_t n_placed; /* chunks in the file; with the last of them it begins anew */
   tarni_chunk last_chunk;
   uint64_t created_bytes, peak_bytes, mapped_bytes;
   sim_array chunks;    /* sorted by id */
