@@ -30,6 +30,7 @@ typedef struct host_port {
 /* ---- room.c: how much memory there is ---- */
 /* Bytes that this process can have: of the machine, or of its control groups if that is less. */
 uint64_t tarni_host_room_total(void);
+extern const char *tarni_host_room_root; /* for tests: where its files are; "" */
 uint64_t tarni_host_room_free(void);
 /* Whether so much can be had, with something left for the system's own account of it. */
 bool tarni_host_room_has(uint64_t size, const tarni_host_config *config);

@@ -16,14 +16,23 @@ enum {
   ROOM_LEFT_SHARE = 64,
   ROOM_MAPPING = 23 << 10,  /* bytes that the driver keeps for a mapping, */
   ROOM_MAPPINGS_SHARE = 32, /* and the part of all there is that these may come to */
+  PATH_BYTES = 512,
 };
+
+const char *tarni_host_room_root = "";
+
+static FILE *file_open(const char *path) {
+  char whole[2 * PATH_BYTES];
+  const int length = snprintf(whole, sizeof(whole), "%s%s", tarni_host_room_root, path);
+  return length > 0 && length < (int)sizeof(whole) ? fopen(whole, "re") : NULL;
+}
 
 /* The number behind `key` in a file, behind its very beginning where key is "". UINT64_MAX: there
  * is none, or no limit ("max"). */
 static uint64_t number_in(const char *path, const char *key) {
   char line[128];
   uint64_t number = UINT64_MAX;
-  FILE *file = fopen(path, "re");
+  FILE *file = file_open(path);
   if (file == NULL) {
     return number;
   }
@@ -41,20 +50,22 @@ static uint64_t number_in(const char *path, const char *key) {
 
 /* What a control group may have and has, by either generation of them: files of its folder. */
 typedef struct group_kind {
-  const char *mount; /* where the folders of all groups are */
-  const char *line;  /* in /proc/self/cgroup, before the group of the process */
-  const char *limit, *usage;
+  const char *mount;      /* where the folders of all groups are */
+  const char *controller; /* in /proc/self/cgroup, in the list before the group of the process */
+  const char *limit;
+  const char *slow; /* a second limit, above which the group is slowed down; NULL: there is none */
+  const char *usage;
   const char *files, *shared, *kept; /* in memory.stat: what is kept of files; what of that is
                                         memory; what else can be given up */
 } group_kind;
 
 static const group_kind group_kinds[] = {
-    {"/sys/fs/cgroup", "0::", "memory.max", "memory.current", "file ", "shmem ",
+    {"/sys/fs/cgroup", "", "memory.max", "memory.high", "memory.current", "file ", "shmem ",
      "slab_reclaimable "},
-    {"/sys/fs/cgroup/memory", "memory:", "memory.limit_in_bytes", "memory.usage_in_bytes",
+    {"/sys/fs/cgroup/memory", "memory", "memory.limit_in_bytes", NULL, "memory.usage_in_bytes",
      "total_cache ", "total_shmem ", "total_slab_reclaimable "},
 };
-enum { N_GROUP_KINDS = sizeof(group_kinds) / sizeof(group_kinds[0]), PATH_BYTES = 512 };
+enum { N_GROUP_KINDS = sizeof(group_kinds) / sizeof(group_kinds[0]) };
 
 static uint64_t group_number(const group_kind *kind, const char *group, const char *name,
                              const char *key) {
@@ -63,15 +74,29 @@ static uint64_t group_number(const group_kind *kind, const char *group, const ch
   return length > 0 && length < PATH_BYTES ? number_in(path, key) : UINT64_MAX;
 }
 
+/* Where the group begins in a line "5:memory,hugetlb:/a/b"; NULL: it is not this controller's. */
+static const char *line_group(const char *line, const char *controller) {
+  const char *before = strchr(line, ':');
+  const char *list = before != NULL ? before + 1 : "";
+  const char *end = strchr(list, ':');
+  for (const char *item = list; end != NULL && item <= end;) {
+    const size_t length = strcspn(item, ",:");
+    if (length == strlen(controller) && strncmp(item, controller, length) == 0) {
+      return end + 1;
+    }
+    item += length + 1;
+  }
+  return NULL;
+}
+
 /* The group of this process: "/a/b", or "" for the one at the top and where it cannot be told. */
 static void group_find(const group_kind *kind, char *group) {
   char line[PATH_BYTES];
   group[0] = '\0';
-  FILE *file = fopen("/proc/self/cgroup", "re");
+  FILE *file = file_open("/proc/self/cgroup");
   while (file != NULL && fgets(line, sizeof(line), file) != NULL) {
-    const char *found = strstr(line, kind->line);
-    const char *path = found != NULL ? strchr(found, '/') : NULL;
-    if (path != NULL && path[1] != '\n') {
+    const char *path = line_group(line, kind->controller);
+    if (path != NULL && path[0] == '/' && path[1] != '\n') {
       (void)snprintf(group, PATH_BYTES, "%.*s", (int)strcspn(path, "\n"), path);
     }
   }
@@ -91,7 +116,8 @@ static bool group_leave(char *group) {
 }
 
 static uint64_t group_limit(const group_kind *kind, const char *group) {
-  return group_number(kind, group, kind->limit, "");
+  const uint64_t limit = group_number(kind, group, kind->limit, "");
+  return kind->slow == NULL ? limit : tarni_min(limit, group_number(kind, group, kind->slow, ""));
 }
 
 /* The system gives up what it keeps of files and names when memory is asked for, but not what is
