@@ -152,9 +152,12 @@ static void fill_all(void *address, uint64_t size) {
 host_pages_result tarni_host_pages_fill(void *address, uint64_t size,
                                         const tarni_host_config *config) {
   /* Where memory runs out under a page that is written to, the system ends a process. */
-  if (!tarni_host_room_has(size, config) ||
-      raw_mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED) !=
-          address) {
+  if (!tarni_host_room_has(size, config)) {
+    return HOST_PAGES_SHORT;
+  }
+  if (raw_mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED) !=
+      address) {
+    (void)tarni_host_pages_drop(address, size); /* an old system has given up what was there */
     return HOST_PAGES_SHORT;
   }
   if (config->has_node && !pages_bind(address, size, config->node)) {
