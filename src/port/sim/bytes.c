@@ -10,10 +10,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/bits.h"
 #include "port/sim/sim.h"
+
+enum { BYTES_PAGES = 512 }; /* that are asked for at a time */
 
 static void *raw_mmap(void *address, uint64_t size, int protection, int flags, int file,
                       uint64_t offset) {
@@ -140,19 +143,29 @@ static void *pointer_of(tarn_ptr address) {
   return (void *)(uintptr_t)address;
 }
 
-/* The system reads a set of signals, eight bytes, before it sees that it does not know what to do
- * with it: so it tells whether they are there and can be read, and no fault is to be caught. */
-static bool page_is_readable(tarn_ptr address) {
-  return syscall(SYS_rt_sigprocmask, -1, pointer_of(tarni_align_down(address, 8)), NULL, 8) == 0 ||
-         errno != EFAULT;
+/* Whether a byte of each of some pages can be read: the system tries it, so that no fault is to be
+ * caught. Where it may not, whether they are there. */
+static bool pages_are_readable(tarn_ptr first, uint64_t n, uint64_t page) {
+  unsigned char bytes[BYTES_PAGES];
+  struct iovec to = {.iov_base = bytes, .iov_len = n}, from[BYTES_PAGES];
+  for (uint64_t i = 0; i < n; i++) {
+    from[i] = (struct iovec){.iov_base = pointer_of(first + i * page), .iov_len = 1};
+  }
+  const ssize_t n_read = process_vm_readv(getpid(), &to, 1, from, n, 0);
+  if (n_read < 0 && (errno == EPERM || errno == ENOSYS)) {
+    return mincore(pointer_of(first), n * page, bytes) == 0;
+  }
+  return n_read == (ssize_t)n;
 }
 
 bool tarni_sim_bytes_is_host(tarn_ptr address, uint64_t size) {
   const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
   uint64_t end = 0;
   bool is_host = address != 0 && tarni_add(address, size, &end);
-  for (uint64_t at = address; is_host && at < end; at = tarni_align_down(at, page) + page) {
-    is_host = page_is_readable(at);
+  for (uint64_t at = tarni_align_down(address, page); is_host && at < end;) {
+    const uint64_t n = tarni_min((end - at - 1) / page + 1, BYTES_PAGES);
+    is_host = pages_are_readable(at, n, page);
+    at += n * page;
   }
   return is_host;
 }
