@@ -195,13 +195,16 @@ static tarn_status evict_and_make(bucket_search *at, bool may_wait) {
   tarn_status status = TARN_DEVICE_MEMORY;
   for (;;) {
     tarni_lock_acquire(&heap->lock);
-    const uint64_t evicted = tarni_bucket_evict_locked(heap, at->need->size, may_wait);
+    const uint64_t going = may_wait ? heap->buckets->doomed_bytes : 0; /* these go anyway */
+    const uint64_t more = at->need->size - tarni_min(at->need->size, going);
+    const uint64_t evicted = tarni_bucket_evict_locked(heap, more, may_wait);
     tarni_lock_release(&heap->lock);
-    if (evicted == 0) {
+    if (evicted == 0 && (!may_wait || !tarni_fences_wait_grow(heap, NULL))) {
       return status;
     }
-    note_trouble(at, may_wait ? tarni_grants_await_grow(heap) : tarni_grants_reap_grow(heap));
-    status = make_grant(at);
+    note_trouble(at, may_wait ? tarni_grants_try_grow(heap) : tarni_grants_reap_grow(heap));
+    tarni_uses_reap_grow(heap); /* fences may be complete by now that others wait for */
+    status = find_ready(at) ? TARN_OK : make_grant(at);
     if (!is_short(status)) {
       return status;
     }

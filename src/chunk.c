@@ -400,6 +400,24 @@ static bool has_zombies(tarn_heap *heap) {
   return has;
 }
 
+/* Whether a mapping is to be dropped once a fence of the lane is complete. */
+static bool zombie_waits_for(const tarn_heap *heap, tarni_index lane) {
+  for (tarni_index index = heap->zombies; index != 0; index = heap->extents[index].link) {
+    const tarni_order *order = &heap->extents[index].order;
+    for (uint32_t i = 0; i < order->n; i++) {
+      if (order->lanes[i] == lane && order->tickets[i] > heap->complete[lane] &&
+          order->tickets[i] <= heap->lanes[lane].fenced) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+bool tarni_zombies_wait_grow(tarn_heap *heap) {
+  return has_zombies(heap) && tarni_fences_wait_grow(heap, zombie_waits_for);
+}
+
 /* The error stays what it was. */
 bool tarni_chunk_unalias_grow(tarn_heap *heap) {
   tarn_error error = {.size = sizeof(error)};
@@ -445,7 +463,7 @@ static uint64_t trim_one_locked(tarn_heap *heap) {
   return 0;
 }
 
-tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep) {
+static tarn_status trim_grow(tarn_heap *heap, uint64_t keep, bool may_wait) {
   tarni_lock_acquire(&heap->lock);
   uint64_t held = heap->reserved_bytes - heap->leaving_bytes; /* that goes anyway */
   for (uint64_t bytes = 1; held > keep && bytes != 0; held -= bytes) {
@@ -456,16 +474,24 @@ tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep) {
   if (zombies_fence(heap) != TARN_OK) {
     (void)tarn_last_error(&error);
   }
+  (void)tarni_fences_poll_grow(heap);
   for (;;) {
-    (void)tarni_fences_poll_grow(heap);
     const tarn_status reaped = tarni_chunk_reap_grow(heap);
     if (reaped != TARN_OK && error.status == TARN_OK) {
       (void)tarn_last_error(&error);
     }
-    if (reaped != TARN_OK || !has_zombies(heap) || !tarni_fences_wait_grow(heap)) {
+    if (reaped != TARN_OK || !may_wait || !tarni_zombies_wait_grow(heap)) {
       return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
     }
   }
+}
+
+tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep) {
+  return trim_grow(heap, keep, true);
+}
+
+tarn_status tarni_chunk_trim_ready_grow(tarn_heap *heap, uint64_t keep) {
+  return trim_grow(heap, keep, false);
 }
 
 /* pre: no work uses the heap any more. */

@@ -452,18 +452,29 @@ bool tarni_grants_are_doomed(tarn_heap *heap) {
   return are;
 }
 
+/* Whether a doomed grant waits for the lane. */
+static bool doomed_wait_for(const tarn_heap *heap, tarni_index lane) {
+  const tarni_buckets *buckets = heap->buckets;
+  tarni_index index = buckets->doomed.oldest;
+  while (index != 0 &&
+         (buckets->grants[index].order.n == 0 || buckets->grants[index].order.lanes[0] != lane)) {
+    index = buckets->grants[index].newer[TARNI_BY_AGE];
+  }
+  return index != 0;
+}
+
 tarn_status tarni_grants_await_grow(tarn_heap *heap) {
   tarn_error error = {.size = sizeof(error)}; /* the first one, whatever fails after it */
   if (doomed_fence(heap) != TARN_OK) {
     (void)tarn_last_error(&error);
   }
+  (void)tarni_fences_poll_grow(heap);
   for (;;) {
-    (void)tarni_fences_poll_grow(heap);
     const tarn_status reaped = tarni_grants_reap_grow(heap);
     if (reaped != TARN_OK && error.status == TARN_OK) {
       (void)tarn_last_error(&error);
     }
-    if (reaped != TARN_OK || !tarni_grants_are_doomed(heap) || !tarni_fences_wait_grow(heap)) {
+    if (reaped != TARN_OK || !tarni_fences_wait_grow(heap, doomed_wait_for)) {
       return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
     }
   }

@@ -153,9 +153,12 @@ tarn_status tarni_order_wait_grow(tarn_heap *heap, const tarni_order *order, tar
 tarn_status tarni_order_fence_grow(tarn_heap *heap, const tarni_order *order);
 /* Asks which fences are complete. True: something is that was not. */
 bool tarni_fences_poll_grow(tarn_heap *heap);
-/* Waits, on the host, for the oldest fence. False: there is none. */
-bool tarni_fences_wait_grow(tarn_heap *heap);
-bool tarni_lane_wait_grow(tarn_heap *heap, tarni_index lane); /* the same for one lane */
+/* Waits, on the host, until one fence more is complete: of the lanes that count, which are all
+ * where counts is NULL, the one that was recorded first, unless any is complete by now. False:
+ * there is none. */
+typedef bool (*tarni_lane_counts)(const tarn_heap *heap, tarni_index lane); /* under heap->lock */
+bool tarni_fences_wait_grow(tarn_heap *heap, tarni_lane_counts counts);
+bool tarni_lane_wait_grow(tarn_heap *heap, tarni_index lane); /* for a lane's oldest one */
 /* Records a fence for the lane's ticket unless there is one. */
 tarn_status tarni_lane_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket);
 tarn_status tarni_lane_last_fence_grow(tarn_heap *heap, tarni_index index, uint64_t ticket);
@@ -228,8 +231,13 @@ tarn_status tarni_chunk_reap_grow(tarn_heap *heap);
 /* Drops all mappings but the chunks' homes, as far as they are out of use. Whether any were
  * dropped, or went that had been. */
 bool tarni_chunk_unalias_grow(tarn_heap *heap);
-/* Gives idle chunks back to the device until at most `keep` bytes are held. */
+/* Gives idle chunks back to the device until at most `keep` bytes are held; the same without any
+ * wait: what cannot go yet goes later. */
 tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep);
+tarn_status tarni_chunk_trim_ready_grow(tarn_heap *heap, uint64_t keep);
+/* Waits, on the host, for a fence that a mapping waits for which is to be dropped. False: there is
+ * none. */
+bool tarni_zombies_wait_grow(tarn_heap *heap);
 /* Gives all chunks back, whatever is on them. May be called again where it fails. */
 tarn_status tarni_chunks_close(tarn_heap *heap);
 

@@ -227,13 +227,17 @@ static void orphans_retire_grow(tarn_heap *heap) {
   }
 }
 
+static bool is_going(const tarn_heap *heap, tarni_index lane) {
+  return heap->lanes[lane].is_retired;
+}
+
 /* All records are taken: those of retired streams come back once their work is complete. */
 static tarni_index lane_await(tarn_heap *heap, uint64_t id, tarn_stream stream) {
   tarni_lock_acquire(&heap->grow);
   orphans_retire_grow(heap);
   tarni_shortage_reap_grow(heap);
   tarni_index lane = lane_obtain(heap, id, stream);
-  while (lane == 0 && tarni_fences_wait_grow(heap)) {
+  while (lane == 0 && tarni_fences_wait_grow(heap, is_going)) {
     tarni_shortage_reap_grow(heap);
     lane = lane_obtain(heap, id, stream);
   }

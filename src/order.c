@@ -152,6 +152,7 @@ static void fence_drop_oldest_locked(tarn_heap *heap, tarni_index index) {
   fence->ticket = 0;
   lane->first_fence = (lane->first_fence + 1) % TARNI_FENCES;
   lane->n_fences--;
+  heap->n_news++;
 }
 
 /* The driver does not know what the event stands for: it was recorded in a capture that ended
@@ -328,7 +329,7 @@ static tarn_status fence_make(tarn_heap *heap, tarni_index index, uint64_t ticke
   tarni_lock_acquire(&heap->lock);
   const tarni_event before = fence->event;
   lane->n_fences += fence->ticket == 0;
-  *fence = (tarni_fence){.event = heap->spare, .ticket = proven};
+  *fence = (tarni_fence){.event = heap->spare, .ticket = proven, .number = ++heap->n_fences};
   heap->spare = before;
   lane->fenced = proven;
   tarni_lock_release(&heap->lock);
@@ -483,26 +484,49 @@ static bool fence_sync(tarn_heap *heap, tarni_index index) {
   return false;
 }
 
-/* Waits for a fence of one of the lanes from `first` on. */
-static bool fences_wait(tarn_heap *heap, tarni_index first, tarni_index end) {
+bool tarni_lane_wait_grow(tarn_heap *heap, tarni_index lane) {
   if (tarni_capture_forbids()) {
     return false;
   }
   TARNI_RELAXED(heap->port);
-  for (tarni_index i = first; i < end; i++) {
-    if (fence_sync(heap, i)) {
-      return true;
+  return fence_sync(heap, lane);
+}
+
+/* The lane with the fence that was recorded first, of those that were recorded after another one;
+ * 0: there is none. *number becomes that fence's. */
+static tarni_index lane_next(tarn_heap *heap, tarni_lane_counts counts, uint64_t *number) {
+  tarni_index found = 0;
+  uint64_t least = UINT64_MAX;
+  tarni_lock_acquire(&heap->lock);
+  for (tarni_index i = 1; i < heap->n_lanes; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    const uint64_t at = lane->n_fences != 0 ? fence_at(lane, 0)->number : UINT64_MAX;
+    if (at > *number && at < least && (counts == NULL || counts(heap, i))) {
+      least = at;
+      found = i;
     }
   }
-  return false;
+  tarni_lock_release(&heap->lock);
+  *number = least;
+  return found;
 }
 
-bool tarni_fences_wait_grow(tarn_heap *heap) {
-  return fences_wait(heap, 1, lanes_count(heap));
-}
-
-bool tarni_lane_wait_grow(tarn_heap *heap, tarni_index lane) {
-  return fences_wait(heap, lane, lane + 1);
+/* What is complete already is not waited for, nor is a stream that may take long while another one
+ * is done. Where the wait for one fence fails, the next is tried. */
+bool tarni_fences_wait_grow(tarn_heap *heap, tarni_lane_counts counts) {
+  uint64_t number = 0;
+  if (tarni_capture_forbids()) {
+    return false;
+  }
+  if (tarni_fences_poll_grow(heap)) {
+    return true;
+  }
+  for (;;) {
+    const tarni_index lane = lane_next(heap, counts, &number);
+    if (lane == 0 || tarni_lane_wait_grow(heap, lane)) {
+      return lane != 0;
+    }
+  }
 }
 
 /* ---- The end ---- */
@@ -630,7 +654,9 @@ tarn_status tarni_lanes_finish_grow(tarn_heap *heap) {
   if (status != TARN_OK) {
     (void)tarn_last_error(&error);
   }
-  while (status != TARN_DEVICE_LOST && tarni_fences_wait_grow(heap)) {
+  for (tarni_index i = 1; i < n && status != TARN_DEVICE_LOST; i++) {
+    while (tarni_lane_wait_grow(heap, i)) {
+    }
   }
   if (status == TARN_DEVICE_LOST || lanes_are_complete(heap, n)) {
     return status;
@@ -645,6 +671,7 @@ tarn_status tarni_lanes_finish_grow(tarn_heap *heap) {
   for (tarni_index i = 1; i < n; i++) {
     heap->complete[i] = tarni_max(heap->complete[i], heap->lanes[i].goal);
   }
+  heap->n_news++;
   tarni_lock_release(&heap->lock);
   return TARN_OK;
 }

@@ -161,7 +161,7 @@ static bool finish_once_held(tarn_heap *heap) {
   bool is_news = tarni_captures_sure_held(heap);
   if (has_parked(heap)) {
     tarni_lock_acquire(&heap->grow);
-    is_news = tarni_fences_wait_grow(heap) || is_news;
+    is_news = tarni_fences_wait_grow(heap, NULL) || is_news;
     tarni_lock_release(&heap->grow);
     tarni_captures_reap_held(heap);
   }

@@ -71,7 +71,7 @@ static bool oldest_await_grow(tarn_heap *heap, const tarni_record *record) {
     is_complete = tarni_order_is_complete_locked(heap, &order);
     tarni_lock_release(&heap->lock);
   } while (!is_complete && tarni_order_fence_grow(heap, &order) == TARN_OK &&
-           tarni_fences_wait_grow(heap));
+           tarni_lane_wait_grow(heap, record->uses->free_lane));
   return is_complete;
 }
 

@@ -88,7 +88,7 @@ void tarni_shortage_note_grow(tarn_heap *heap) {
   tarni_uses_reap_grow(heap);
   /* Where nobody asks, what several streams used comes back by waiting. */
   while (heap->care.is_deterministic && tarni_uses_are_pending(heap) &&
-         tarni_fences_wait_grow(heap)) {
+         tarni_fences_wait_grow(heap, NULL)) {
     tarni_uses_reap_grow(heap);
   }
   settle_retired(heap); /* with what is known by now */
@@ -153,17 +153,6 @@ static tarn_status try_steal(shortage *at) {
   return keep_cause(at, tarni_chunk_steal_grow(at->heap, at->need, &at->extent));
 }
 
-/* Whether a mapping is to be dropped once its order is complete, which can be waited for. */
-static bool has_awaited_zombie(tarn_heap *heap) {
-  tarni_lock_acquire(&heap->lock);
-  tarni_index index = heap->zombies;
-  while (index != 0 && tarni_order_is_out_locked(heap, &heap->extents[index].order)) {
-    index = heap->extents[index].link;
-  }
-  tarni_lock_release(&heap->lock);
-  return index != 0;
-}
-
 /* Whether a growth failed for want of what aliases take: mappings, and records. */
 static bool is_unmapped(const tarn_heap *heap, tarn_status status) {
   return status == TARN_HOST_MEMORY || (status != TARN_OK && heap->is_map_refused);
@@ -172,7 +161,7 @@ static bool is_unmapped(const tarn_heap *heap, tarn_status status) {
 /* Waits for what uses mappings that are to be dropped. Whether any may have gone. */
 static bool await_zombie(tarn_heap *heap) {
   const uint64_t n_unmapped = heap->n_unmapped;
-  const bool has_waited = has_awaited_zombie(heap) && tarni_fences_wait_grow(heap);
+  const bool has_waited = tarni_zombies_wait_grow(heap);
   tarni_shortage_reap_grow(heap);
   return has_waited || heap->n_unmapped != n_unmapped;
 }
@@ -310,14 +299,6 @@ static tarn_status climb_alone(shortage *at) {
   return try_grow(at, may_steal);
 }
 
-static uint64_t fences_under_way(const tarn_heap *heap) {
-  uint64_t n = 0;
-  for (tarni_index i = 1; i < heap->max_lanes; i++) {
-    n += heap->lanes[i].n_fences;
-  }
-  return n;
-}
-
 /* A capture that is in the way is no trouble: there is just less. */
 static void note_trouble(shortage *at, tarn_status status) {
   at->trouble = (tarn_error){.size = sizeof(at->trouble)};
@@ -326,14 +307,14 @@ static void note_trouble(shortage *at, tarn_status status) {
   }
 }
 
-/* Trims, and waits for a fence. False: that changed nothing. Counting fences does not tell: those
- * that were missing are made as others complete. */
+/* Trims, and waits for a fence unless that has helped, or one is complete by now. False: nothing
+ * has changed. */
 static bool make_room(shortage *at) {
   tarn_heap *heap = at->heap;
-  const uint64_t held = heap->reserved_bytes, n = fences_under_way(heap);
-  note_trouble(at, tarni_chunk_trim_grow(heap, held - tarni_min(held, at->need->size)));
-  const bool is_news = heap->reserved_bytes < held || fences_under_way(heap) < n;
-  const bool has_waited = heap->reserved_bytes == held && tarni_fences_wait_grow(heap);
+  const uint64_t held = heap->reserved_bytes, n_news = heap->n_news;
+  note_trouble(at, tarni_chunk_trim_ready_grow(heap, held - tarni_min(held, at->need->size)));
+  const bool is_news = heap->reserved_bytes < held || heap->n_news != n_news;
+  const bool has_waited = !is_news && tarni_fences_wait_grow(heap, NULL);
   tarni_shortage_reap_grow(heap);
   return is_news || has_waited;
 }

@@ -154,6 +154,7 @@ typedef struct tarni_need {
 typedef struct tarni_fence {
   tarni_event event;
   uint64_t ticket; /* proves all tickets up to this one; 0: not recorded */
+  uint64_t number; /* of all fences of the heap, in the order in which they were recorded */
 } tarni_fence;
 
 typedef struct tarni_bin { /* free blocks of one class, linked through heap->links */
@@ -489,6 +490,8 @@ struct tarn_heap {
   struct tarni_nap *nap; /* of a heap that has ever slept (sleep.c) */
   bool is_map_refused;   /* there was no memory for a mapping of the last growth */
   uint64_t n_unmapped;   /* zombies that are gone */
+  uint64_t n_fences;     /* ever recorded */
+  uint64_t n_news;       /* how often something was found to be complete that was not known to be */
   tarni_event spare;     /* the next fence, or one that was recorded in vain (order.c) */
   /* lock CAPTURE (arena.h): */
   tarni_lock capture;

@@ -133,10 +133,10 @@ static void waiting_meets_an_order(void) {
   CHECK_EQ(s.heap->waits, 1);
   const tarni_order later = order_of(s.lanes[0], ticket(&s, 0));
   CHECK(!is_met(&s, &later, 1)); /* what came after the wait is not covered */
-  CHECK(tarni_fences_wait_grow(s.heap));
+  CHECK(tarni_fences_wait_grow(s.heap, NULL));
   CHECK(is_complete(&s, &order) && is_met(&s, &order, 2));
   CHECK(!is_complete(&s, &later));
-  CHECK(!tarni_fences_wait_grow(s.heap)); /* there is no fence for it */
+  CHECK(!tarni_fences_wait_grow(s.heap, NULL)); /* there is no fence for it */
   scene_close(&s);
 }
 
@@ -154,7 +154,7 @@ static void one_fence_for_many_tickets(void) {
   CHECK_OK(tarni_order_fence_grow(s.heap, &orders[2]));
   CHECK_EQ(rig_calls(&s.rig), calls);
   CHECK_EQ(s.heap->lanes[s.lanes[0]].n_fences, 1);
-  CHECK(tarni_fences_wait_grow(s.heap));
+  CHECK(tarni_fences_wait_grow(s.heap, NULL));
   CHECK(is_complete(&s, &orders[2]));
   scene_close(&s);
 }
@@ -170,7 +170,7 @@ static void more_fences_than_fit(void) {
     CHECK_OK(tarni_order_fence_grow(s.heap, &orders[i]));
     CHECK(s.heap->lanes[s.lanes[0]].n_fences <= TARNI_FENCES);
   }
-  while (tarni_fences_wait_grow(s.heap)) {
+  while (tarni_fences_wait_grow(s.heap, NULL)) {
   }
   for (int i = 0; i < 3 * TARNI_FENCES; i++) {
     CHECK(is_complete(&s, &orders[i]));
@@ -219,7 +219,7 @@ static void record_used_again(void) {
   const tarni_order order = order_of(s.lanes[0], ticket(&s, 0));
   CHECK_OK(tarni_order_wait_grow(s.heap, &order, s.lanes[1]));
   CHECK_OK(tarni_lane_retire_grow(s.heap, s.rig.streams[0]));
-  while (tarni_fences_wait_grow(s.heap)) {
+  while (tarni_fences_wait_grow(s.heap, NULL)) {
   }
   tarni_shortage_reap_grow(s.heap);
   CHECK_EQ(s.heap->lanes[s.lanes[0]].stream_id, 0);
@@ -276,11 +276,11 @@ static void failed_waits(void) {
   CHECK_STATUS(tarni_order_wait_grow(s.heap, &order, s.lanes[1]), TARN_DEVICE_MEMORY);
   CHECK(!is_met(&s, &order, 1));
   CHECK_OK(tarn_sim_fail(s.rig.device, TARN_CALL_EVENT_SYNC, 1, 1, 2));
-  CHECK(!tarni_fences_wait_grow(s.heap));
+  CHECK(!tarni_fences_wait_grow(s.heap, NULL));
   CHECK_OK(tarn_sim_fail(s.rig.device, TARN_CALL_EVENT_QUERY, 1, 1, 2));
   CHECK(!tarni_fences_poll_grow(s.heap));
   CHECK(!is_complete(&s, &order));
-  CHECK(tarni_fences_wait_grow(s.heap));
+  CHECK(tarni_fences_wait_grow(s.heap, NULL));
   CHECK(is_complete(&s, &order));
   scene_close(&s);
 }
