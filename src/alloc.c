@@ -89,6 +89,7 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
     heap->states[item] = (uint8_t)(TARNI_SMALL_LIVE + class_index);
     tarni_count(&stack->allocs, 1);
     tarni_count(&cache->misses, !is_kept);
+    tarni_scopes_note_locked(heap);
     *block = heap->base + ((uint64_t)item << 8);
   }
   tarni_lock_release(&heap->lock);
@@ -111,6 +112,7 @@ static void large_make_locked(tarn_heap *heap, tarni_cache *cache, tarni_index i
   extent->spare = 0;
   tarni_count_large_alloc(cache, extent);
   tarni_slab_make_locked(heap, index, cache->lane, TARNI_CLASS_COUNT);
+  tarni_scopes_note_locked(heap);
 }
 
 /* Room that is there for a block. */

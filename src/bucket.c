@@ -216,6 +216,7 @@ tarn_ptr tarni_bucket_hand_out_locked(tarn_heap *heap, tarni_index index, uint64
   grant->address = tarni_align_up(grant->base, tarni_max(alignment, 1));
   tarni_grant_counts(heap, grant->bytes)->allocs++;
   tarni_grant_counts(heap, grant->bytes)->alloc_bytes += grant->bytes;
+  tarni_scopes_note_locked(heap);
   return grant->address;
 }
 

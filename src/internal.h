@@ -637,7 +637,8 @@ tarni_large_counts tarni_counts_total(const tarni_counts *counts);
 uint64_t tarni_live_locked(const tarn_heap *heap);
 
 /* ---- scope_stats.c: statistics of a region ---- */
-/* An allocation was made: notes what is live, where somebody wants the exact peak. */
+/* An allocation was counted, under the same lock: notes what is live, where somebody wants the
+ * exact peak. */
 void tarni_scopes_note_locked(tarn_heap *heap);
 /* The heap goes: its scopes that did not end are nobody's. */
 void tarni_scopes_close(tarn_heap *heap);

@@ -6,8 +6,9 @@
  * number of them may overlap.
  *
  * The exact peak of live bytes needs more: hits are counted by each thread for itself. A scope that
- * wants it watches the heap (watch.c), and after each allocation all counters are read. So a call
- * that was under way when the scope began is missed at most itself, and what is live never drifts.
+ * wants it watches the heap (watch.c), and where an allocation is counted all counters are read,
+ * before anybody can free. So a call that was under way when the scope began is missed at most
+ * itself, and what is live never drifts.
  *
  * Lock: heap->lock, for all fields of scopes that are in a heap's list. */
 #include <stdlib.h>

@@ -26,12 +26,8 @@ void tarni_watch_end_locked(tarn_heap *heap) {
 tarn_status tarni_watch_alloc(tarn_heap *heap, uint64_t bytes, uint64_t alignment,
                               tarn_stream stream, tarn_ptr *block) {
   TARN_TRY(tarni_sleep_refuse(heap, "tarn_alloc"));
-  TARN_TRY(heap->debug != NULL ? tarni_debug_alloc(heap, bytes, alignment, stream, block)
-                               : tarni_alloc_plain(heap, bytes, alignment, stream, block));
-  tarni_lock_acquire(&heap->lock);
-  tarni_scopes_note_locked(heap);
-  tarni_lock_release(&heap->lock);
-  return TARN_OK;
+  return heap->debug != NULL ? tarni_debug_alloc(heap, bytes, alignment, stream, block)
+                             : tarni_alloc_plain(heap, bytes, alignment, stream, block);
 }
 
 tarn_status tarni_watch_free(tarn_heap *heap, uint64_t offset, tarn_stream stream) {

@@ -177,6 +177,71 @@ static void *work(void *user) {
   return NULL;
 }
 
+typedef struct turn {
+  rig *rig;
+  _Atomic int go, done; /* rounds */
+} turn;
+
+enum { N_ROUNDS = 200 };
+
+static void *other_blocks(void *user) {
+  turn *t = user;
+  for (int i = 1; i <= N_ROUNDS; i++) {
+    while (atomic_load(&t->go) != i) {
+    }
+    pairs(t->rig, 4 * MIB, 1);
+    atomic_store(&t->done, i);
+  }
+  return NULL;
+}
+
+/* A block that was live for a moment counts, also where its caller did not get it. */
+static void exact_peak_for_a_moment(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .fill_alloc = 0xaa};
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M", &config, 1));
+  tarn_stats_scope *scope = begin(&r, &exact);
+  tarn_ptr block = 0;
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_FILL, 1, 1, 1));
+  CHECK_STATUS(tarn_alloc(r.heap, 4 * MIB, r.streams[0], &block), TARN_INVALID);
+  CHECK_EQ(rig_stats(&r).live_bytes, 0);
+  CHECK_EQ(end(scope).live_peak_bytes, 4 * MIB);
+  rig_close(&r);
+}
+
+/* What another thread could see to be live the exact peak has seen, too: also where a block is
+ * freed before an allocation that overlaps with it has returned. */
+static void exact_peak_of_threads(void) {
+  static const tarn_heap_config configs[] = {
+      {.size = sizeof(tarn_heap_config), .fill_alloc = 0xaa},
+      {.size = sizeof(tarn_heap_config), .backing = TARN_BACKING_PLAIN}};
+  for (int k = 0; k < 2; k++) {
+    rig r;
+    pthread_t thread;
+    REQUIRE(rig_open(&r, "sim:64M", &configs[k], 2));
+    turn t = {.rig = &r};
+    REQUIRE(pthread_create(&thread, NULL, other_blocks, &t) == 0);
+    for (int i = 1; i <= N_ROUNDS; i++) {
+      tarn_ptr block = 0;
+      CHECK_OK(tarn_alloc(r.heap, 4 * MIB, r.streams[1], &block));
+      tarn_stats_scope *scope = begin(&r, &exact);
+      uint64_t seen = 0;
+      atomic_store(&t.go, i);
+      while (atomic_load(&t.done) != i && seen <= 4 * MIB) {
+        tarn_heap_stats stats = {.size = sizeof(stats)};
+        (void)tarn_heap_get_stats(r.heap, &stats);
+        seen = stats.live_bytes;
+      }
+      CHECK_OK(tarn_free(r.heap, block, r.streams[1]));
+      while (atomic_load(&t.done) != i) {
+      }
+      CHECK(end(scope).live_peak_bytes >= seen);
+    }
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    rig_close(&r);
+  }
+}
+
 /* Scopes of several threads over one another; their exact peaks are at least their own. */
 static void of_several_threads(void) {
   static crew shared;
@@ -259,10 +324,16 @@ static void arenas_count(void) {
 }
 
 static const test_case cases[] = {
-    {"aligned grants", aligned_grants},         {"arenas count", arenas_count},
-    {"churn of a region", churn_of_a_region},   {"the exact peak of live bytes", exact_peak},
-    {"hits come back", hits_come_back},         {"nested and overlapping", nested_and_overlapping},
-    {"of several threads", of_several_threads}, {"wrong calls", wrong_calls},
+    {"aligned grants", aligned_grants},
+    {"arenas count", arenas_count},
+    {"churn of a region", churn_of_a_region},
+    {"the exact peak of live bytes", exact_peak},
+    {"an exact peak for a moment", exact_peak_for_a_moment},
+    {"the exact peak of threads", exact_peak_of_threads},
+    {"hits come back", hits_come_back},
+    {"nested and overlapping", nested_and_overlapping},
+    {"of several threads", of_several_threads},
+    {"wrong calls", wrong_calls},
 };
 
 TEST_MAIN(cases)
