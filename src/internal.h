@@ -206,11 +206,16 @@ static inline tarn_stream tarni_stream_here(tarn_stream stream, const void *thre
 /* Whether the lane is still that stream's: between finding it and using it, with heap->lock held,
  * the stream may have been retired, and the record be another's. Then it is to be found again. A
  * function that cannot do that says TARNI_RETIRED, and nothing has happened. Under heap->grow no
- * stream is retired, and under heap->capture none but those of threads that are gone. */
+ * stream is retired, and under heap->capture none but those that are gone, or of threads that are.
+ */
 bool tarni_lane_is_locked(const tarn_heap *heap, tarni_index lane, tarn_stream stream);
 #define TARNI_RETIRED ((tarn_status)UINT8_MAX) /* never seen by a caller of the library */
 /* The stream's lane is found by nobody any more, and everybody's once its work is complete. */
 tarn_status tarni_lane_retire_grow(tarn_heap *heap, tarn_stream stream);
+/* The same for streams that were destroyed without that, as far as it was noticed, or the heap
+ * verifies streams: once the device is waited for (tarni_lanes_finish_grow). Whether there were
+ * any. */
+bool tarni_lanes_retire_lost_grow(tarn_heap *heap);
 /* Lanes whose streams were found to be captured are asked again. */
 void tarni_lanes_ask_again_locked(tarn_heap *heap);
 

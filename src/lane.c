@@ -2,7 +2,8 @@
  *
  * Lanes: the records of the streams that a heap knows. A stream gets one when it is first named,
  * and gives it back when it is retired and its work is complete; a thread's default stream, also
- * when the thread has gone and records are short. What the records are for is order.c's business.
+ * when the thread has gone and records are short, and likewise a stream that is found to be gone.
+ * What the records are for is order.c's business.
  */
 #include <stdio.h>
 #include <string.h>
@@ -227,17 +228,54 @@ static void orphans_retire_grow(tarn_heap *heap) {
   }
 }
 
+/* Whether a lane's stream is gone for good: its handle means none, or another one. */
+static bool is_gone(tarn_heap *heap, tarn_stream stream, uint64_t stream_id) {
+  uint64_t id;
+  const tarn_status status = tarni_port_stream_id(heap->port, stream, &id);
+  return status == TARN_INVALID ||
+         (status == TARN_OK && id != stream_id && stream_id != TARNI_UNNAMED);
+}
+
+/* Its last ticket is complete once the whole device was waited for: no fence can be made. So is all
+ * else that the stream was ever given, and the record comes back like any retired one. */
+bool tarni_lanes_retire_lost_grow(tarn_heap *heap) {
+  bool is_any = false;
+  for (tarni_index i = 1; i < heap->max_lanes; i++) {
+    tarni_lane *lane = &heap->lanes[i];
+    uint64_t ticket;
+    tarni_lock_acquire(&heap->lock);
+    const tarn_stream stream = lane->stream;
+    const uint64_t id = lane->stream_id;
+    const bool may_be = (lane->is_lost || heap->care.is_verifying_streams) &&
+                        lane->thread == NULL && is_taken(lane);
+    tarni_lock_release(&heap->lock);
+    if (may_be && is_gone(heap, stream, id) && lane_close(heap, i, id, &ticket)) {
+      tarni_lock_acquire(&heap->lock);
+      lane->is_leaving = false;
+      lane->is_retired = lane->is_lost = true;
+      tarni_lock_release(&heap->lock);
+      is_any = true;
+    }
+  }
+  return is_any;
+}
+
 static bool is_going(const tarn_heap *heap, tarni_index lane) {
   return heap->lanes[lane].is_retired;
 }
 
-/* All records are taken: those of retired streams come back once their work is complete. */
+/* All records are taken: those of retired streams come back once their work is complete, and those
+ * of streams that are gone once that of the whole device is. */
 static tarni_index lane_await(tarn_heap *heap, uint64_t id, tarn_stream stream) {
   tarni_lock_acquire(&heap->grow);
   orphans_retire_grow(heap);
   tarni_shortage_reap_grow(heap);
   tarni_index lane = lane_obtain(heap, id, stream);
   while (lane == 0 && tarni_fences_wait_grow(heap, is_going)) {
+    tarni_shortage_reap_grow(heap);
+    lane = lane_obtain(heap, id, stream);
+  }
+  if (lane == 0 && tarni_lanes_retire_lost_grow(heap) && tarni_lanes_finish_grow(heap) == TARN_OK) {
     tarni_shortage_reap_grow(heap);
     lane = lane_obtain(heap, id, stream);
   }

@@ -36,6 +36,7 @@ static tarn_status reset_collect_grow(tarn_heap *heap) {
   tarni_lock_acquire(&heap->lock);
   tarni_cache_empty_all_locked(heap, 0, false);
   tarni_lock_release(&heap->lock);
+  (void)tarni_lanes_retire_lost_grow(heap);
   TARN_TRY(tarni_heap_settle_grow(heap));
   tarni_shortage_reap_grow(heap); /* blocks that several streams used, and retired streams' */
   tarni_lock_acquire(&heap->lock);

@@ -151,6 +151,89 @@ static void full_device(void) {
   }
 }
 
+/* Closes the rig of a heap whose streams went without a word: asking about them is all that was
+ * found. */
+static void close_rig(rig *r) {
+  CHECK_OK(tarn_heap_check(r->heap));
+  CHECK_OK(tarn_heap_destroy(r->heap, NULL));
+  r->heap = NULL;
+  for (size_t i = 0; i < r->n_findings && i < 64; i++) { /* no more are kept */
+    tarn_sim_finding finding = {.size = sizeof(finding)};
+    CHECK_OK(tarn_sim_finding_get(r->device, i, &finding));
+    CHECK_EQ(finding.kind, TARN_SIM_MISUSE);
+  }
+  r->n_findings = 0;
+  rig_close(r);
+}
+
+/* Streams come and go, none is retired, and there are more of them than the heap has records. */
+static void many_streams_in_turn(tarn_backing backing) {
+  const tarn_heap_config config = {
+      .size = sizeof(config), .backing = backing, .is_verifying_streams = true};
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 1));
+  rig_block used;
+  CHECK_OK(rig_alloc(&r, MIB, r.streams[0], &used));
+  for (int i = 0; i < 2100 && !test_case_failed(); i++) {
+    tarn_stream stream;
+    rig_block block;
+    REQUIRE_OK(tarn_stream_create(r.device, &stream));
+    CHECK_OK(rig_alloc(&r, 1000, stream, &block));
+    if (i == 0) { /* its record may become another's, and this is not forgotten */
+      CHECK_OK(tarn_use(r.heap, used.address, stream));
+      rig_order(&r, r.streams[0], stream);
+      rig_touch(&r, &used, stream, true);
+    }
+    CHECK_OK(rig_free(&r, &block, stream));
+    CHECK_OK(tarn_stream_destroy(r.device, stream));
+  }
+  CHECK_OK(rig_free(&r, &used, r.streams[0]));
+  CHECK_OK(rig_alloc(&r, MIB, r.streams[0], &used));
+  CHECK_OK(rig_free(&r, &used, r.streams[0]));
+  close_rig(&r);
+}
+
+/* The same where all go at once, and their handles do not come again. */
+static void many_streams_at_once(tarn_backing backing, bool is_reset) {
+  enum { N = 1022 };
+  static tarn_stream streams[N];
+  const tarn_heap_config config = {
+      .size = sizeof(config), .backing = backing, .is_verifying_streams = true};
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 3));
+  CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  for (int i = 0; i < N; i++) {
+    REQUIRE_OK(tarn_stream_create(r.device, &streams[i]));
+    CHECK_OK(rig_alloc(&r, 1000, streams[i], &block));
+    CHECK_OK(rig_free(&r, &block, streams[i]));
+  }
+  CHECK_STATUS(rig_alloc(&r, 1000, r.streams[1], &block), TARN_LIMIT); /* all are there */
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(tarn_stream_destroy(r.device, streams[i]));
+  }
+  if (is_reset) {
+    CHECK_OK(tarn_heap_reset(r.heap));
+  }
+  const uint64_t n_calls = rig_calls(&r);
+  for (int i = 1; i < 3; i++) {
+    CHECK_OK(rig_alloc(&r, 1000, r.streams[i], &block));
+    CHECK_OK(rig_free(&r, &block, r.streams[i]));
+  }
+  CHECK(!is_reset || rig_calls(&r) < n_calls + 100); /* the records were back already */
+  close_rig(&r);
+}
+
+static void more_streams_than_records(void) {
+  static const tarn_backing backings[] = {TARN_BACKING_VMM, TARN_BACKING_PLAIN};
+  for (int i = 0; i < 2 && !test_case_failed(); i++) {
+    many_streams_in_turn(backings[i]);
+    many_streams_at_once(backings[i], false);
+    many_streams_at_once(backings[i], true);
+  }
+}
+
 /* A handle that means no stream at all is the driver's error, and nothing is lost. */
 static void handle_of_nothing(void) {
   const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
@@ -201,7 +284,7 @@ static void what_is_asked(void) {
 static const test_case cases[] = {
     {"a handle that came again", chunks}, {"the same with driver allocations", driver_allocations},
     {"a full device", full_device},       {"a handle of nothing", handle_of_nothing},
-    {"what is asked", what_is_asked},
+    {"what is asked", what_is_asked},     {"more streams than records", more_streams_than_records},
 };
 
 TEST_MAIN(cases)
