@@ -302,7 +302,7 @@ static void count_free_locked(tarn_heap *heap, const tarni_grant *grant) {
 static tarn_status lane_of_free(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
   const tarn_status status = lane_for(heap, stream, lane);
   if (status == TARN_CAPTURE) { /* it is new, and captured */
-    return tarni_lane_unnamed(heap, stream, lane);
+    return tarni_lane_unnamed(heap, stream, "tarn_free", lane);
   }
   if (status != TARN_HOST_MEMORY && status != TARN_LIMIT) {
     return status;

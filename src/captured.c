@@ -264,7 +264,7 @@ static tarn_status use_lane_held(const tarn_arena *arena, const tarni_piece *pie
     return TARN_OK;
   }
   const tarn_status status = tarni_lane_find(heap, stream, lane);
-  return status == TARN_CAPTURE ? tarni_lane_unnamed(heap, stream, lane) : status;
+  return status == TARN_CAPTURE ? tarni_lane_unnamed(heap, stream, "tarn_use", lane) : status;
 }
 
 static tarn_status use_add_held(const tarn_arena *arena, tarni_piece *piece, tarn_stream stream) {

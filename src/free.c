@@ -155,7 +155,7 @@ static tarn_status bare_lane(tarn_heap *heap, tarn_stream stream, tarni_index *l
   }
   const tarn_status known = tarni_lane_known(heap, stream, lane);
   if (known == TARN_CAPTURE) {
-    return tarni_lane_unnamed(heap, stream, lane);
+    return tarni_lane_unnamed(heap, stream, "tarn_free", lane);
   }
   if (known == TARN_OK && *lane != TARNI_LANE_COMMON) {
     return TARN_OK;

@@ -190,9 +190,11 @@ tarni_index tarni_lane_by_handle(tarn_heap *heap, tarn_stream stream);
 enum { TARNI_LANE_TEXT = 48 };
 char *tarni_lane_text_locked(const tarni_lane *lane, char text[TARNI_LANE_TEXT]);
 /* For a stream that cannot be asked for its name now, since it is being captured: the lane that
- * its handle is known by, else a new one, which gets its name as soon as that can be asked. */
+ * its handle is known by, else a new one, which gets its name as soon as that can be asked.
+ * TARN_CAPTURE: there is no room for one. */
 #define TARNI_UNNAMED UINT64_MAX
-tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, tarni_index *lane);
+tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, const char *operation,
+                               tarni_index *lane);
 /* The calling thread for the stream that each thread has of its own; NULL for all others. */
 static inline const void *tarni_thread_of(tarn_stream stream) {
   return stream == TARNI_STREAM_PER_THREAD ? tarni_thread() : NULL;

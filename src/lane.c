@@ -135,17 +135,17 @@ static tarn_status lanes_refuse(const tarn_heap *heap) {
                     "the heap knows %u streams already", heap->max_lanes - 1);
 }
 
-tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {
+static tarni_index lane_unnamed(tarn_heap *heap, tarn_stream stream) {
   tarni_lock_acquire(&heap->lock);
-  *lane = lane_by_handle(heap, stream);
-  if (*lane == TARNI_LANE_COMMON) {
-    *lane = lane_unused(heap);
-    if (*lane != 0) {
-      lane_open(&heap->lanes[*lane], TARNI_UNNAMED, stream);
+  tarni_index lane = lane_by_handle(heap, stream);
+  if (lane == TARNI_LANE_COMMON) {
+    lane = lane_unused(heap);
+    if (lane != 0) {
+      lane_open(&heap->lanes[lane], TARNI_UNNAMED, stream);
     }
   }
   tarni_lock_release(&heap->lock);
-  return *lane != 0 ? TARN_OK : lanes_refuse(heap);
+  return lane;
 }
 
 static tarni_index lane_obtain(tarn_heap *heap, uint64_t id, tarn_stream stream) {
@@ -281,6 +281,30 @@ static tarni_index lane_await(tarn_heap *heap, uint64_t id, tarn_stream stream) 
   }
   tarni_lock_release(&heap->grow);
   return lane;
+}
+
+/* Where all records are taken only those come back that need no wait: that may break the capture.
+ */
+tarn_status tarni_lane_unnamed(tarn_heap *heap, tarn_stream stream, const char *operation,
+                               tarni_index *lane) {
+  *lane = lane_unnamed(heap, stream);
+  if (*lane == 0) {
+    tarni_lock_acquire(&heap->grow);
+    orphans_retire_grow(heap);
+    tarni_shortage_reap_grow(heap);
+    *lane = lane_unnamed(heap, stream);
+    tarni_lock_release(&heap->grow);
+  }
+  if (*lane != 0) {
+    return TARN_OK;
+  }
+  const tarni_facts facts = {.device = heap->port->device.name};
+  return tarni_fail(TARN_CAPTURE, operation, &facts,
+                    "Do it after the capture, or retire streams that are no longer used first "
+                    "(tarn_stream_retire).",
+                    "the stream is being captured, and the heap knows %u others already, so that "
+                    "it cannot be noted",
+                    heap->max_lanes - 1);
 }
 
 tarn_status tarni_lane_find(tarn_heap *heap, tarn_stream stream, tarni_index *lane) {

@@ -131,7 +131,7 @@ tarn_status tarn_use(tarn_heap *heap, tarn_ptr pointer, tarn_stream stream) {
     tarni_index lane;
     const tarn_status found = tarni_lane_find(heap, stream, &lane);
     /* What a captured stream was given before the capture may use the block. */
-    TARN_TRY(found == TARN_CAPTURE ? tarni_lane_unnamed(heap, stream, &lane) : found);
+    TARN_TRY(found == TARN_CAPTURE ? tarni_lane_unnamed(heap, stream, "tarn_use", &lane) : found);
     status = use_note(heap, pointer, stream, lane);
   } while (status == TARNI_RETIRED);
   return status;
