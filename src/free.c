@@ -327,8 +327,14 @@ tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream) {
   return free_slow(heap, block, stream);
 }
 
-/* Whether a request of so many bytes can have got this block. A block whose size is a power of two
- * may have been asked for with an alignment, and so with any smaller size. */
+/* Whether a request with an alignment can have got a small block: it was rounded up to a power of
+ * two, from its size, or from its alignment, which is up to the granule. */
+static bool size_fits_aligned(uint64_t block_bytes, uint64_t bytes) {
+  return tarni_is_pow2(block_bytes) && block_bytes <= TARNI_SHARED_BLOCK_MAX &&
+         (block_bytes <= TARNI_GRANULE || bytes > block_bytes / 2);
+}
+
+/* Whether a request of so many bytes can have got this block. */
 static bool size_fits(const tarn_heap *heap, const tarni_block *block, uint64_t bytes) {
   if (heap->buckets != NULL) {
     return tarni_bucket_fits(heap, block, bytes);
@@ -343,7 +349,7 @@ static bool size_fits(const tarn_heap *heap, const tarni_block *block, uint64_t 
     return tarni_align_up(bytes, TARNI_GRANULE) == block->bytes;
   }
   return tarni_class_size(tarni_class_of(bytes)) == block->bytes ||
-         (tarni_is_pow2(block->bytes) && block->bytes <= TARNI_SHARED_BLOCK_MAX);
+         size_fits_aligned(block->bytes, bytes);
 }
 
 tarn_status tarn_free_sized(tarn_heap *heap, tarn_ptr block, uint64_t bytes, tarn_stream stream) {

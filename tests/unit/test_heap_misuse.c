@@ -173,10 +173,27 @@ static void wrong_sizes(void) {
     const bool may_be_aligned = (size & (size - 1)) == 0 && size <= (64 << 10);
     if (!may_be_aligned) {
       check_sized(&s, &block, least - 1);
+    } else if (size > (16 << 10)) { /* no alignment makes so much of half of it, or of less */
+      check_sized(&s, &block, size / 2);
+      check_sized(&s, &block, 1);
     }
     CHECK_OK(tarn_sim_disown(s.rig.device, block.address, block.bytes));
     CHECK_OK(
         tarn_free_sized(s.rig.heap, block.address, i % 2 == 0 ? least : size, s.rig.streams[0]));
+  }
+  scene_close(&s);
+}
+
+static void sizes_with_alignments(void) {
+  static const uint64_t sizes[] = {1, 1000, 5000, 16385, 20000, 32768, 32769, 40000, 65536, 65537};
+  scene s;
+  REQUIRE(scene_open(&s));
+  for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    for (uint64_t alignment = 256; alignment <= 2 * MIB; alignment *= 2) {
+      tarn_ptr block = 0;
+      CHECK_OK(tarn_alloc_aligned(s.rig.heap, sizes[i], alignment, s.rig.streams[0], &block));
+      CHECK_OK(tarn_free_sized(s.rig.heap, block, sizes[i], s.rig.streams[0]));
+    }
   }
   scene_close(&s);
 }
@@ -217,6 +234,7 @@ static const test_case cases[] = {
     {"a pending block freed twice", twice_while_pending},
     {"addresses that were never given out", free_addresses},
     {"wrong sizes", wrong_sizes},
+    {"sizes with alignments", sizes_with_alignments},
     {"wrong sizes of large blocks", wrong_sizes_of_large_blocks},
     {"after another heap was used", after_another_heap},
 };
