@@ -20,6 +20,12 @@ void tarni_histogram_defer_locked(tarn_heap *heap, const tarni_extent *slab, boo
   heap->deferred_blocks[row_of(slab)] += is_deferred ? 1 : -1u;
 }
 
+/* Whether a grant is neither live nor kept, and still there: also where it is on its way back. */
+static bool is_pending(const tarni_grant *grant) {
+  return grant->state == TARNI_GRANT_PENDING || grant->state == TARNI_GRANT_DEFERRED ||
+         (grant->state == TARNI_GRANT_DOOMED && (grant->parts & TARNI_PART_MEMORY) != 0);
+}
+
 /* Where blocks are grants. */
 static void rows_count_grants_locked(tarn_heap *heap, tarn_histogram_row *rows) {
   const tarni_buckets *buckets = heap->buckets;
@@ -30,11 +36,9 @@ static void rows_count_grants_locked(tarn_heap *heap, tarn_histogram_row *rows) 
     }
     tarn_histogram_row *row =
         &rows[TARNI_CLASS_COUNT + (tarni_grant_counts(heap, grant->bytes) - heap->gone.large)];
-    row->cached_blocks += grant->state == TARNI_GRANT_LIVE || grant->state == TARNI_GRANT_CACHED ||
-                          grant->state == TARNI_GRANT_PENDING ||
-                          grant->state == TARNI_GRANT_DEFERRED;
-    row->pending_blocks +=
-        grant->state == TARNI_GRANT_PENDING || grant->state == TARNI_GRANT_DEFERRED;
+    row->cached_blocks +=
+        grant->state == TARNI_GRANT_LIVE || grant->state == TARNI_GRANT_CACHED || is_pending(grant);
+    row->pending_blocks += is_pending(grant);
   }
 }
 

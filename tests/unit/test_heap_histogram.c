@@ -232,6 +232,25 @@ static void driver_allocations(void) {
   rig_close(&r);
 }
 
+/* One that is not kept waits for its work, and is pending until it is back at the driver. */
+static void driver_allocations_that_go(void) {
+  const tarn_heap_config config = {.size = sizeof(config),
+                                   .backing = TARN_BACKING_PLAIN,
+                                   .rounding = TARN_ROUNDING_EXACT,
+                                   .cached_limit_bytes = 1};
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 1));
+  CHECK_OK(rig_alloc(&r, MIB, r.streams[0], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_EQ(rig_stats(&r).pending_bytes, MIB);
+  ROW(MIB, 0, 0, 1, 1, 1);
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).pending_bytes, 0);
+  ROW(MIB, 0, 0, 0, 1, 1);
+  rig_close(&r);
+}
+
 static void wrong_calls(void) {
   tarn_heap_histogram histogram = {.size = sizeof(histogram)};
   tarn_call_counts counts = {.size = sizeof(counts)};
@@ -284,6 +303,7 @@ static const test_case cases[] = {
     {"fragmentation", fragmentation},
     {"driver calls", driver_calls},
     {"driver allocations", driver_allocations},
+    {"driver allocations that go", driver_allocations_that_go},
     {"wrong calls", wrong_calls},
 };
 
