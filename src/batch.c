@@ -177,6 +177,7 @@ tarn_status tarn_batch_create(tarn_copier *copier, const tarn_batch_config *conf
   tarn_batch_config known = {.size = sizeof(known)};
   if (config != NULL) {
     TARN_TRY(tarni_struct_in(config, &known, sizeof(known), operation));
+    TARN_TRY(TARNI_RESERVED(&known, reserved_bool, operation));
   }
   tarn_batch *made = calloc(1, sizeof(*made));
   if (made == NULL) {

@@ -329,6 +329,8 @@ tarn_status tarn_capture_begin(tarn_heap *heap, const tarn_capture_config *confi
   tarn_capture_config known = {.size = sizeof(known)};
   if (config != NULL) {
     TARN_TRY(tarni_struct_in(config, &known, sizeof(known), operation));
+    TARN_TRY(TARNI_RESERVED(&known, reserved_bool, operation));
+    TARN_TRY(TARNI_RESERVED(&known, reserved_u32, operation));
   }
   TARN_TRY(config_check(&known));
   TARNI_PAYS(&heap->calls);

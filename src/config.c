@@ -175,6 +175,9 @@ tarni_settings tarni_settings_given(const tarn_heap_config *config) {
 
 tarn_status tarni_settings_resolve(const tarn_heap_config *config, tarni_settings *settings) {
   const tarni_option_value *options;
+  TARN_TRY(TARNI_RESERVED(config, reserved_u32, "tarn_heap_create"));
+  TARN_TRY(TARNI_RESERVED(config, reserved_switches, "tarn_heap_create"));
+  TARN_TRY(TARNI_RESERVED(config, reserved_u32_2, "tarn_heap_create"));
   TARN_TRY(choices_check(config));
   TARN_TRY(tarni_options(&options));
   *settings = settings_of(config, options);

@@ -67,6 +67,7 @@ tarn_status tarn_copier_create(tarn_pinned *pool, const tarn_copier_config *conf
   tarn_copier_config known = {.size = sizeof(known)};
   if (config != NULL) {
     TARN_TRY(tarni_struct_in(config, &known, sizeof(known), operation));
+    TARN_TRY(TARNI_RESERVED(&known, reserved_bool, operation));
   }
   tarn_copier *made = calloc(1, sizeof(*made));
   if (made == NULL) {

@@ -141,6 +141,7 @@ tarn_status tarn_pinned_create(const tarn_pinned_config *config, tarn_pinned **o
   tarn_pinned_config known = {.size = sizeof(known)};
   if (config != NULL) {
     TARN_TRY(tarni_struct_in(config, &known, sizeof(known), "tarn_pinned_create"));
+    TARN_TRY(TARNI_RESERVED(&known, reserved_u32, "tarn_pinned_create"));
   }
   TARN_TRY(config_check(&known));
   tarn_pinned *pool = calloc(1, sizeof(*pool));

@@ -150,3 +150,16 @@ tarn_status tarni_struct_in(const void *caller, void *full, size_t full_size,
   memcpy(full, &full_size, sizeof(full_size));
   return TARN_OK;
 }
+
+tarn_status tarni_reserved_check(const void *field, size_t bytes, const char *name,
+                                 const char *operation) {
+  const unsigned char *given = field;
+  for (size_t i = 0; i < bytes; i++) {
+    if (given[i] != 0) {
+      return tarni_fail(TARN_INVALID, operation, NULL,
+                        "Leave it 0: set the whole struct to zero before its fields.",
+                        "%s is set, which means nothing yet", name);
+    }
+  }
+  return TARN_OK;
+}

@@ -53,4 +53,10 @@ tarn_status tarni_struct_out(void *caller, const void *full, size_t full_size,
 tarn_status tarni_struct_in(const void *caller, void *full, size_t full_size,
                             const char *operation);
 
+/* Whether a reserved field of such a struct is 0: else the error, for the same reason. */
+tarn_status tarni_reserved_check(const void *field, size_t bytes, const char *name,
+                                 const char *operation);
+#define TARNI_RESERVED(known, field, operation)                                                    \
+  tarni_reserved_check(&(known)->field, sizeof((known)->field), #field, operation)
+
 #endif

@@ -5,6 +5,10 @@
 #include <string.h>
 
 #include "support/test.h"
+#include "tarn/batch.h"
+#include "tarn/capture.h"
+#include "tarn/copy.h"
+#include "tarn/pinned.h"
 #include "tarn/sim.h"
 #include "tarn/tarn.h"
 
@@ -96,9 +100,61 @@ static void older_list(void) {
   CHECK_HAS(infos[count - 1].name, "sim");
 }
 
+/* What means nothing yet may mean something later: whoever sets it is told, and nothing is made. */
+#define REFUSED(call)                                                                              \
+  do {                                                                                             \
+    CHECK_STATUS(call, TARN_INVALID);                                                              \
+    CHECK_HAS(tarn_last_message(), "means nothing yet");                                           \
+  } while (0)
+
+static void reserved_fields_of_heaps(void) {
+  const tarn_heap_config configs[] = {
+      {.size = sizeof(configs[0]), .device = "sim:64M", .reserved_u32 = 7},
+      {.size = sizeof(configs[0]), .device = "sim:64M", .reserved_switches = {false, true}},
+      {.size = sizeof(configs[0]), .device = "sim:64M", .reserved_u32_2 = 1}};
+  for (int i = 0; i < 3; i++) {
+    tarn_heap *heap = NULL;
+    REFUSED(tarn_heap_create(&configs[i], &heap));
+    CHECK(heap == NULL);
+  }
+}
+
+static void reserved_fields(void) {
+  const tarn_heap_config heap_config = {.size = sizeof(heap_config), .device = "sim:64M"};
+  tarn_pinned_config pinned_config = {
+      .size = sizeof(pinned_config), .device = "sim:64M", .limit_bytes = 1 << 22};
+  const tarn_capture_config capture_configs[] = {
+      {.size = sizeof(capture_configs[0]), .reserved_bool = {true}},
+      {.size = sizeof(capture_configs[0]), .reserved_u32 = 1}};
+  const tarn_copier_config copier_config = {.size = sizeof(copier_config),
+                                            .reserved_bool = {false, false, true}};
+  const tarn_batch_config batch_config = {.size = sizeof(batch_config), .reserved_bool = {true}};
+  tarn_heap *heap = NULL;
+  tarn_pinned *pool = NULL;
+  tarn_copier *copier = NULL;
+  tarn_batch *batch = NULL;
+  tarn_capture *capture = NULL;
+  REQUIRE_OK(tarn_heap_create(&heap_config, &heap));
+  for (int i = 0; i < 2; i++) {
+    REFUSED(tarn_capture_begin(heap, &capture_configs[i], NULL, &capture));
+  }
+  CHECK_OK(tarn_heap_destroy(heap, NULL));
+  pinned_config.reserved_u32 = 1;
+  REFUSED(tarn_pinned_create(&pinned_config, &pool));
+  pinned_config.reserved_u32 = 0;
+  REQUIRE_OK(tarn_pinned_create(&pinned_config, &pool));
+  REFUSED(tarn_copier_create(pool, &copier_config, &copier));
+  REQUIRE_OK(tarn_copier_create(pool, NULL, &copier));
+  REFUSED(tarn_batch_create(copier, &batch_config, &batch));
+  CHECK_OK(tarn_copier_destroy(copier));
+  CHECK_OK(tarn_pinned_destroy(pool, NULL));
+}
+
 static const test_case cases[] = {
-    {"older_info", older_info},     {"newer_info", newer_info}, {"forgotten_size", forgotten_size},
-    {"newer_kernel", newer_kernel}, {"older_list", older_list},
+    {"older_info", older_info},           {"newer_info", newer_info},
+    {"forgotten_size", forgotten_size},   {"newer_kernel", newer_kernel},
+    {"older_list", older_list},           {"reserved fields of heaps", reserved_fields_of_heaps},
+    {"reserved fields", reserved_fields},
 };
 
 TEST_MAIN(cases)
