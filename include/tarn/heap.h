@@ -139,8 +139,11 @@ TARN_API tarn_status tarn_alloc_aligned(tarn_heap *heap, uint64_t bytes, uint64_
 
 /* Frees a block in the order of the stream: what the stream was given before may still use it. The
  * caller sees to it that all other use of the block is ordered before this point of the stream, or
- * was named by tarn_use. 0 is ignored. A pointer that is no live block of this heap is refused with
- * a status that says why, and nothing happens. Never fails for lack of memory. */
+ * was named by tarn_use. Where the stream is not the one that the block was allocated on, that goes
+ * for the allocation itself, too: its memory may have been taken in the order of that stream, so
+ * that stream comes before the free (by an event), also where nothing has used the block. 0 is
+ * ignored. A pointer that is no live block of this heap is refused with a status that says why, and
+ * nothing happens. Never fails for lack of memory. */
 TARN_API tarn_status tarn_free(tarn_heap *heap, tarn_ptr block, tarn_stream stream);
 
 /* The same for callers that know the size they asked for: one that cannot have got this block is
