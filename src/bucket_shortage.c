@@ -226,6 +226,7 @@ static tarn_status drain_and_make(bucket_search *at) {
   tarni_lock_acquire(&heap->lock);
   (void)tarni_bucket_evict_locked(heap, UINT64_MAX, true);
   tarni_lock_release(&heap->lock);
+  at->trouble.status = TARN_OK; /* all was awaited: what was in the way of that is not any more */
   note_trouble(at, tarni_grants_await_grow(heap));
   note_trouble(at, tarni_grants_trim_grow(heap, 0));
   return make_grant(at);
@@ -341,8 +342,9 @@ tarn_status tarni_bucket_trim_grow(tarn_heap *heap, uint64_t keep) {
   tarni_uses_reap_grow(heap);
   evict_down_to(heap, keep, true);
   tarn_status status = tarni_grants_await_grow(heap);
-  if (status == TARN_OK &&
-      tarni_grants_are_doomed(heap)) { /* some wait for a stream that is gone */
+  const bool may_settle =
+      status == TARN_OK || status == TARN_STATE; /* a stream is gone: then too */
+  if (may_settle && tarni_grants_are_doomed(heap)) {
     status = tarni_lanes_finish_grow(heap);
     status = status == TARN_OK ? tarni_grants_await_grow(heap) : status;
   }

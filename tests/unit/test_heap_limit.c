@@ -339,6 +339,38 @@ static void callback_beside_a_lost_stream(void) {
   }
 }
 
+/* What a stream freed that was destroyed without a word is waited for with the whole device: a trim
+ * gives it back, and who asks for too much is told of the limit, with the numbers. */
+static void stream_that_is_gone(void) {
+  static const tarn_backing backings[] = {TARN_BACKING_VMM, TARN_BACKING_POOL, TARN_BACKING_PLAIN};
+  for (int i = 0; i < 6 && !test_case_failed(); i++) {
+    const tarn_heap_config config = {
+        .size = sizeof(config), .limit_bytes = 64 * MIB, .backing = backings[i % 3]};
+    const bool is_trimmed = i / 3 != 0;
+    rig r;
+    rig_block freed, kept, none = {0};
+    tarn_stream stream;
+    REQUIRE(rig_open(&r, "sim:1G,order=lazy", &config, 1));
+    REQUIRE_OK(tarn_stream_create(r.device, &stream));
+    CHECK_OK(rig_alloc(&r, 32 * MIB, stream, &freed));
+    CHECK_OK(rig_free(&r, &freed, stream));
+    CHECK_OK(tarn_stream_destroy(r.device, stream));
+    if (is_trimmed) {
+      CHECK_OK(tarn_heap_trim(r.heap, 0));
+      CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+    } else {
+      CHECK_OK(rig_alloc(&r, 16 * MIB, r.streams[0], &kept));
+      CHECK_STATUS(rig_alloc(&r, 60 * MIB, r.streams[0], &none), TARN_LIMIT);
+      CHECK_HAS(tarn_last_message(), "no room for 62914560 bytes: live 16777216");
+      CHECK_OK(rig_free(&r, &kept, r.streams[0]));
+    }
+    CHECK(rig_is_sound(&r));
+    CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+    CHECK_OK(tarn_stream_destroy(r.device, r.streams[0]));
+    tarn_device_close(r.device);
+  }
+}
+
 static void callback_that_helps(void) {
   rig r;
   helper h;
@@ -553,6 +585,7 @@ static void reserves_anew(void) {
 }
 
 static const test_case cases[] = {
+    {"a stream that is gone", stream_that_is_gone},
     {"reserves anew what is going", reserves_anew},
     {"lowered asleep", lowered_asleep},
     {"captures count", captures_count},
