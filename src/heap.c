@@ -414,7 +414,7 @@ tarn_status tarni_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
     tarni_quarantine_drain_grow(heap);
     do {
       tarni_uses_reap_grow(heap);
-    } while (tarni_uses_are_pending(heap) && tarni_fences_wait_grow(heap, NULL));
+    } while (tarni_uses_wait_grow(heap));
     status = heap->buckets != NULL ? tarni_bucket_trim_grow(heap, keep_bytes)
                                    : trim_chunks_grow(heap, keep_bytes);
     status = status == TARN_OK ? tarni_unreturned_reap(heap) : status;

@@ -498,6 +498,8 @@ tarn_status tarni_shortage_obtain(tarn_heap *heap, tarni_cache *cache, const tar
 void tarni_uses_reap_grow(tarn_heap *heap);
 /* Whether there are any that are freed and not complete. */
 bool tarni_uses_are_pending(tarn_heap *heap);
+/* Waits, on the host, for a fence that one of them waits for. False: there is none. */
+bool tarni_uses_wait_grow(tarn_heap *heap);
 /* Looks for such blocks of a fixed heap, unless another thread is at work with the driver. */
 void tarni_uses_poll(tarn_heap *heap);
 /* The same in steps: out of use (NULL: it was not live), then pending. Its bytes are counted by the

@@ -87,8 +87,7 @@ void tarni_shortage_note_grow(tarn_heap *heap) {
   (void)tarni_fences_poll_grow(heap);
   tarni_uses_reap_grow(heap);
   /* Where nobody asks, what several streams used comes back by waiting. */
-  while (heap->care.is_deterministic && tarni_uses_are_pending(heap) &&
-         tarni_fences_wait_grow(heap, NULL)) {
+  while (heap->care.is_deterministic && tarni_uses_wait_grow(heap)) {
     tarni_uses_reap_grow(heap);
   }
   settle_retired(heap); /* with what is known by now */

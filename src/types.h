@@ -174,6 +174,7 @@ typedef struct tarni_lane {
   bool is_captured;   /* no fence could be recorded, because the stream is being captured */
   uint64_t ticket;    /* last one given */
   uint64_t fenced;    /* all up to this one are behind a recorded fence */
+  uint64_t wanted;    /* the last one that pending blocks have waited for (use.c) */
   uint64_t goal;      /* lock DRIVER: the one that tarni_lanes_finish_grow is after */
   tarni_fence fences[TARNI_FENCES]; /* a ring, oldest first */
   uint32_t first_fence, n_fences;

@@ -240,8 +240,10 @@ void tarni_uses_pend_locked(tarn_heap *heap, tarni_uses *uses, tarni_index lane)
   uses->free_lane = lane;
   uses->free_ticket = tarni_ticket_locked(heap, lane);
   for (uint32_t i = 0; i < uses->n_lanes; i++) {
-    uses->lanes[i].ticket =
-        uses->lanes[i].lane == lane ? 0 : tarni_ticket_locked(heap, uses->lanes[i].lane);
+    const tarni_index other = uses->lanes[i].lane;
+    const uint64_t ticket = other == lane ? 0 : tarni_ticket_locked(heap, other);
+    uses->lanes[i].ticket = ticket;
+    heap->lanes[other].wanted = tarni_max(heap->lanes[other].wanted, ticket);
   }
   uses->next = heap->pending;
   heap->pending = uses;
@@ -289,35 +291,31 @@ static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {
   return true;
 }
 
-/* A use by a pending block for which a fence is missing. False: there is none. */
-static bool use_unfenced_locked(const tarn_heap *heap, tarni_order_entry *use) {
-  for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
-    for (uint32_t i = 0; i < uses->n_lanes; i++) {
-      const tarni_lane *lane = &heap->lanes[uses->lanes[i].lane];
-      if (uses->lanes[i].ticket > lane->fenced &&
-          uses->lanes[i].ticket > heap->complete[uses->lanes[i].lane] && !lane->is_lost &&
-          !lane->is_retired) {
-        *use = uses->lanes[i];
-        return true;
-      }
-    }
-  }
-  return false;
+/* Whether pending blocks wait for the lane. */
+static bool is_wanted(const tarn_heap *heap, tarni_index lane) {
+  return heap->lanes[lane].wanted > heap->complete[lane];
 }
 
+/* The same, and a fence is missing that can be made. */
+static bool is_unfenced(const tarn_heap *heap, tarni_index lane) {
+  const tarni_lane *at = &heap->lanes[lane];
+  return is_wanted(heap, lane) && at->wanted > at->fenced && !at->is_lost && !at->is_retired;
+}
+
+/* What cannot be made now is made the next time, and is in nobody's way. */
 static void fence_missing(tarn_heap *heap) {
-  for (;;) {
-    tarni_order_entry use;
+  for (tarni_index lane = 1;; lane++) {
     tarni_lock_acquire(&heap->lock);
-    const bool is_missing = use_unfenced_locked(heap, &use);
+    while (lane < heap->n_lanes && !is_unfenced(heap, lane)) {
+      lane++;
+    }
+    const bool is_missing = lane < heap->n_lanes;
+    const uint64_t ticket = is_missing ? heap->lanes[lane].wanted : 0;
     tarni_lock_release(&heap->lock);
     if (!is_missing) {
       return;
     }
-    const tarni_order order = tarni_order_of(use);
-    if (tarni_order_fence_grow(heap, &order) != TARN_OK) {
-      return;
-    }
+    (void)tarni_lane_fence_grow(heap, lane, ticket);
   }
 }
 
@@ -335,6 +333,10 @@ void tarni_uses_reap_grow(tarn_heap *heap) {
     free(uses);
   }
   tarni_lock_release(&heap->lock);
+}
+
+bool tarni_uses_wait_grow(tarn_heap *heap) {
+  return tarni_uses_are_pending(heap) && tarni_fences_wait_grow(heap, is_wanted);
 }
 
 bool tarni_uses_are_pending(tarn_heap *heap) {

@@ -207,6 +207,31 @@ static void quarantine(void) {
   rig_close(&r);
 }
 
+/* A fence that cannot be made now is not in the way of others that can. */
+static void missing_fences(void) {
+  rig r;
+  rig_block blocks[2];
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 3));
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[2], &blocks[i]));
+    CHECK_OK(tarn_use(r.heap, blocks[i].address, r.streams[i]));
+  }
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_EVENT_RECORD, 1, 3, 2));
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[2]));
+    CHECK(!is_busy(&r, i));
+  }
+  tarni_lock_acquire(&r.heap->grow);
+  tarni_uses_reap_grow(r.heap); /* the third that fails, and one that does not */
+  CHECK_EQ(is_busy(&r, 0) + is_busy(&r, 1), 1);
+  tarni_uses_reap_grow(r.heap);
+  CHECK_EQ(is_busy(&r, 0) + is_busy(&r, 1), 2);
+  tarni_lock_release(&r.heap->grow);
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"the fence that was recorded first", recorded_first},
     {"one that is complete by now", complete_by_now},
@@ -214,6 +239,7 @@ static const test_case cases[] = {
     {"a shortage of chunks", shortage_of_chunks},
     {"a shortage of the driver's allocations", shortage_of_driver_allocations},
     {"a block in quarantine", quarantine},
+    {"fences that are missing", missing_fences},
 };
 
 TEST_MAIN(cases)
