@@ -8,11 +8,16 @@
  * And what a crowd of streams costs one of them: each of the others has freed blocks that are not
  * known to be complete, and the one frees and allocates large blocks, nanoseconds a pair.
  *
+ * And what a crowd of blocks costs that wait for a stream, in a heap of the driver's own
+ * allocations which keeps none (going) or of blocks that another stream has used (used):
+ * microseconds a free, and an allocation afterwards. Only a simulated GPU keeps them waiting.
+ *
  * The device is TARN_DEVICE, else a simulated GPU that is large enough. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
+#include "tarn/sim.h"
 #include "tarn/tarn.h"
 
 enum { N_LARGE = 200, LARGE = 8 << 20, N_OWN = 64, N_PAIRS = 20000, MAX_OTHERS = 1000 };
@@ -113,6 +118,54 @@ static void run_streams(const tarn_heap_config *config, int n_others, int n_free
   require(tarn_heap_destroy(heap, NULL));
 }
 
+/* ---- Waiting ---- */
+
+/* More work than is done while somebody asks for it so many times. */
+static void keep_busy(tarn_device *device, tarn_stream stream, size_t n) {
+  tarn_device_info info = {.size = sizeof(info)};
+  require(tarn_device_get_info(device, &info));
+  for (size_t i = 0; i < 4 * n && info.is_simulated; i++) {
+    const tarn_sim_kernel kernel = {.size = sizeof(kernel)};
+    require(tarn_sim_launch(device, &kernel, stream));
+  }
+}
+
+static void run_waiting(const char *name, bool is_used, size_t n) {
+  enum { N_AFTER = 200 };
+  const tarn_heap_config config = {.size = sizeof(config),
+                                   .device =
+                                       getenv("TARN_DEVICE") == NULL ? "sim:100G,order=lazy" : NULL,
+                                   .backing = TARN_BACKING_PLAIN,
+                                   .rounding = TARN_ROUNDING_EXACT,
+                                   .cached_limit_bytes = is_used ? 0 : 1};
+  tarn_heap *heap;
+  tarn_stream streams[2];
+  tarn_ptr *blocks = calloc(n, sizeof(*blocks)), block;
+  require(tarn_heap_create(&config, &heap));
+  tarn_device *device = tarn_heap_device(heap);
+  require(tarn_stream_create(device, &streams[0]));
+  require(tarn_stream_create(device, &streams[1]));
+  for (size_t i = 0; i < n && blocks != NULL; i++) {
+    require(tarn_alloc(heap, 4096, streams[0], &blocks[i]));
+    if (is_used) {
+      require(tarn_use(heap, blocks[i], streams[1]));
+    }
+  }
+  keep_busy(device, streams[is_used ? 1 : 0], n);
+  const double start = now_us();
+  for (size_t i = 0; i < n && blocks != NULL; i++) {
+    require(tarn_free(heap, blocks[i], streams[0]));
+  }
+  const double freed = now_us();
+  for (uint64_t i = 0; i < N_AFTER; i++) {
+    require(tarn_alloc(heap, 4097 + i, streams[0], &block));
+  }
+  printf("%10s %9zu %12.2f %12.2f\n", name, n, (freed - start) / (double)n,
+         (now_us() - freed) / N_AFTER);
+  require(tarn_heap_destroy(heap, NULL));
+  free(blocks);
+}
+
 int main(void) {
   static const struct {
     uint64_t bytes;
@@ -137,6 +190,11 @@ int main(void) {
   printf("\n%10s %9s %12s\n", "streams", "free each", "ns a pair");
   for (size_t i = 0; i < sizeof(crowds) / sizeof(crowds[0]); i++) {
     run_streams(&config, crowds[i][0], crowds[i][1]);
+  }
+  printf("\n%10s %9s %12s %12s\n", "waiting", "blocks", "us a free", "us an alloc");
+  for (size_t n = 1000; n <= 16000; n *= 4) {
+    run_waiting("going", false, n);
+    run_waiting("used", true, n);
   }
   return 0;
 }

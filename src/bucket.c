@@ -195,11 +195,11 @@ tarni_index tarni_bucket_take_locked(tarn_heap *heap, uint64_t size, tarni_index
 
 tarni_index tarni_bucket_spare_locked(tarn_heap *heap, uint64_t size, tarni_index lane) {
   tarni_buckets *buckets = heap->buckets;
-  for (tarni_index at = buckets->doomed.newest; at != 0;
-       at = buckets->grants[at].older[TARNI_BY_AGE]) {
+  const tarni_index bucket = size_find_locked(buckets, size);
+  for (tarni_index at = bucket != 0 ? buckets->sizes[bucket].doomed.newest : 0; at != 0;
+       at = buckets->grants[at].older[TARNI_BY_SIZE]) {
     const tarni_grant *grant = &buckets->grants[at];
-    if (grant->bytes == size && !grant->is_refused && grant->bucket != 0 &&
-        is_usable_by(heap, grant, lane, false)) {
+    if (!grant->is_refused && is_usable_by(heap, grant, lane, false)) {
       tarni_grant_spare_locked(heap, at);
       return at;
     }
@@ -421,6 +421,20 @@ bool tarni_bucket_fits(const tarn_heap *heap, const tarni_block *block, uint64_t
          size == grant->bytes;
 }
 
+/* Of the doomed grants of a lane. */
+static uint64_t doomed_lost_locked(const tarn_heap *heap, tarni_index lane) {
+  const tarni_buckets *buckets = heap->buckets;
+  uint64_t bytes = 0;
+  for (tarni_index i = buckets->doomed[lane].newest; i != 0;
+       i = buckets->grants[i].older[TARNI_BY_AGE]) {
+    const tarni_grant *grant = &buckets->grants[i];
+    const bool is_held = (grant->parts & TARNI_PART_MEMORY) != 0;
+    const bool is_out = grant->is_refused || tarni_order_is_lost_locked(heap, &grant->order);
+    bytes += is_held && is_out ? grant->bytes : 0;
+  }
+  return bytes;
+}
+
 uint64_t tarni_bucket_lost_locked(const tarn_heap *heap) {
   const tarni_buckets *buckets = heap->buckets;
   uint64_t bytes = 0;
@@ -428,11 +442,8 @@ uint64_t tarni_bucket_lost_locked(const tarn_heap *heap) {
     const tarni_grant *grant = &buckets->grants[i];
     bytes += tarni_order_is_lost_locked(heap, &grant->order) ? grant->bytes : 0;
   }
-  for (tarni_index i = buckets->doomed.newest; i != 0; i = buckets->grants[i].older[TARNI_BY_AGE]) {
-    const tarni_grant *grant = &buckets->grants[i];
-    const bool is_held = (grant->parts & TARNI_PART_MEMORY) != 0;
-    const bool is_out = grant->is_refused || tarni_order_is_lost_locked(heap, &grant->order);
-    bytes += is_held && is_out ? grant->bytes : 0;
+  for (tarni_index lane = 0; lane < heap->n_lanes; lane++) {
+    bytes += doomed_lost_locked(heap, lane);
   }
   return bytes;
 }
@@ -452,7 +463,9 @@ tarn_status tarni_buckets_open(tarn_heap *heap, const tarni_settings *settings) 
   buckets->grants = tarni_sparse_make(TARNI_MAX_GRANTS * sizeof(*buckets->grants));
   buckets->sizes = tarni_sparse_make(TARNI_MAX_GRANTS * sizeof(*buckets->sizes));
   buckets->heads = calloc((size_t)1 << BUCKET_HASH_LOG2, sizeof(*buckets->heads));
-  if (buckets->grants == NULL || buckets->sizes == NULL || buckets->heads == NULL) {
+  buckets->doomed = calloc(heap->max_lanes, sizeof(*buckets->doomed));
+  if (buckets->grants == NULL || buckets->sizes == NULL || buckets->heads == NULL ||
+      buckets->doomed == NULL) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL,
                       "Raise the limits on host memory and addresses (ulimit -v).",
                       "no host memory for the tables of a heap's buckets");
@@ -472,6 +485,7 @@ void tarni_buckets_close(tarn_heap *heap) {
   tarni_sparse_free(buckets->grants, TARNI_MAX_GRANTS * sizeof(*buckets->grants));
   tarni_sparse_free(buckets->sizes, TARNI_MAX_GRANTS * sizeof(*buckets->sizes));
   free(buckets->heads);
+  free(buckets->doomed);
   free(buckets);
   heap->buckets = NULL;
 }

@@ -67,7 +67,7 @@ static tarn_status check_list(const tarni_buckets *buckets, const tarni_grant_li
 
 static tarn_status check_sizes(const tarn_heap *heap, const bucket_audit *sum) {
   const tarni_buckets *buckets = heap->buckets;
-  uint64_t n_grants = 0, n_cached = 0;
+  uint64_t n_grants = 0, n_cached = 0, n_doomed = 0;
   for (tarni_index i = 1; i < buckets->n_sizes; i++) {
     const tarni_bucket *bucket = &buckets->sizes[i];
     uint64_t n;
@@ -77,7 +77,11 @@ static tarn_status check_sizes(const tarn_heap *heap, const bucket_audit *sum) {
                                  n != 0 && n > tarni_bucket_slots(heap, bucket->bytes)));
     n_grants += bucket->n_grants;
     n_cached += n;
+    TARN_TRY(check_list(buckets, &bucket->doomed, TARNI_BY_SIZE, TARNI_GRANT_DOOMED, &n));
+    n_doomed += n;
   }
+  TARN_TRY(tarni_audit_compare("doomed grants of all sizes", n_doomed,
+                               sum->n_grants[TARNI_GRANT_DOOMED] - sum->n_loose));
   TARN_TRY(
       tarni_audit_compare("kept blocks of all sizes", sum->n_grants[TARNI_GRANT_CACHED], n_cached));
   uint64_t n_all = 0;
@@ -87,12 +91,33 @@ static tarn_status check_sizes(const tarn_heap *heap, const bucket_audit *sum) {
   return tarni_audit_compare("grants of all sizes", n_grants, n_all - sum->n_loose);
 }
 
+/* The lists of lanes, each by tickets. */
+static tarn_status check_doomed(const tarn_heap *heap, uint64_t *n_doomed) {
+  const tarni_buckets *buckets = heap->buckets;
+  *n_doomed = 0;
+  for (tarni_index lane = 0; lane < heap->max_lanes; lane++) {
+    const tarni_grant_list *list = &buckets->doomed[lane];
+    uint64_t n, ticket = 0;
+    TARN_TRY(check_list(buckets, list, TARNI_BY_AGE, TARNI_GRANT_DOOMED, &n));
+    for (tarni_index i = list->oldest; i != 0; i = buckets->grants[i].newer[TARNI_BY_AGE]) {
+      const tarni_order *order = &buckets->grants[i].order;
+      TARN_TRY(tarni_audit_compare("the lane of a doomed grant",
+                                   order->n != 0 ? order->lanes[0] : 0, lane));
+      TARN_TRY(tarni_audit_compare("doomed grants out of order", 0,
+                                   order->n != 0 && order->tickets[0] < ticket));
+      ticket = order->n != 0 ? order->tickets[0] : 0;
+    }
+    *n_doomed += n;
+  }
+  return TARN_OK;
+}
+
 static tarn_status check_lists(tarn_heap *heap, const bucket_audit *sum) {
   const tarni_buckets *buckets = heap->buckets;
   uint64_t n_cached, n_doomed, pending = 0;
   TARN_TRY(check_list(buckets, &buckets->cached, TARNI_BY_AGE, TARNI_GRANT_CACHED, &n_cached));
   TARN_TRY(tarni_audit_compare("kept blocks by age", n_cached, sum->n_grants[TARNI_GRANT_CACHED]));
-  TARN_TRY(check_list(buckets, &buckets->doomed, TARNI_BY_AGE, TARNI_GRANT_DOOMED, &n_doomed));
+  TARN_TRY(check_doomed(heap, &n_doomed));
   TARN_TRY(tarni_audit_compare("doomed grants", buckets->n_doomed, n_doomed));
   TARN_TRY(
       tarni_audit_compare("doomed grants by state", n_doomed, sum->n_grants[TARNI_GRANT_DOOMED]));

@@ -304,6 +304,47 @@ tarn_status tarni_grant_make_grow(tarn_heap *heap, uint64_t bytes, tarni_index l
 
 /* ---- Giving them back ---- */
 
+static uint64_t ticket_of(const tarni_grant *grant) {
+  return grant->order.n != 0 ? grant->order.tickets[0] : 0;
+}
+
+/* The list of its lane: what waits for nothing is the common one's. */
+static tarni_grant_list *doomed_list(const tarni_buckets *buckets, const tarni_grant *grant) {
+  return &buckets->doomed[grant->order.n != 0 ? grant->order.lanes[0] : TARNI_LANE_COMMON];
+}
+
+/* Puts a grant into the list of its lane, before those of the same ticket, so that a pass which
+ * puts one back does not meet it again. Hardly ever is one doomed before others that were freed
+ * earlier.
+ */
+static void doomed_put(tarni_buckets *buckets, tarni_index index) {
+  tarni_grant *grant = &buckets->grants[index];
+  tarni_grant_list *list = doomed_list(buckets, grant);
+  tarni_index older = list->newest;
+  if (list->oldest != 0 && ticket_of(&buckets->grants[list->oldest]) >= ticket_of(grant)) {
+    older = 0;
+  }
+  while (older != 0 && ticket_of(&buckets->grants[older]) >= ticket_of(grant)) {
+    older = buckets->grants[older].older[TARNI_BY_AGE];
+  }
+  const tarni_index newer = older != 0 ? buckets->grants[older].newer[TARNI_BY_AGE] : list->oldest;
+  grant->older[TARNI_BY_AGE] = older;
+  grant->newer[TARNI_BY_AGE] = newer;
+  *(older != 0 ? &buckets->grants[older].newer[TARNI_BY_AGE] : &list->oldest) = index;
+  *(newer != 0 ? &buckets->grants[newer].older[TARNI_BY_AGE] : &list->newest) = index;
+  if (grant->bucket != 0) {
+    tarni_grant_push(buckets, &buckets->sizes[grant->bucket].doomed, index, TARNI_BY_SIZE);
+  }
+}
+
+static void doomed_remove(tarni_buckets *buckets, tarni_index index) {
+  const tarni_grant *grant = &buckets->grants[index];
+  tarni_grant_remove(buckets, doomed_list(buckets, grant), index, TARNI_BY_AGE);
+  if (grant->bucket != 0) {
+    tarni_grant_remove(buckets, &buckets->sizes[grant->bucket].doomed, index, TARNI_BY_SIZE);
+  }
+}
+
 /* pre: the grant is BUSY or its caller's, in no list. */
 void tarni_grant_doom_locked(tarn_heap *heap, tarni_index index) {
   tarni_buckets *buckets = heap->buckets;
@@ -312,15 +353,15 @@ void tarni_grant_doom_locked(tarn_heap *heap, tarni_index index) {
   heap->pending_bytes += held_bytes(grant);
   buckets->doomed_bytes += held_bytes(grant);
   buckets->n_doomed++;
-  tarni_grant_push(buckets, &buckets->doomed, index, TARNI_BY_AGE);
+  doomed_put(buckets, index);
 }
 
-/* Takes a doomed grant off its list: BUSY, or whatever the caller makes of it. */
+/* Takes a doomed grant off its lists: BUSY, or whatever the caller makes of it. */
 void tarni_grant_spare_locked(tarn_heap *heap, tarni_index index) {
   tarni_buckets *buckets = heap->buckets;
   tarni_grant *grant = &buckets->grants[index];
   tarn_assert(grant->state == TARNI_GRANT_DOOMED);
-  tarni_grant_remove(buckets, &buckets->doomed, index, TARNI_BY_AGE);
+  doomed_remove(buckets, index);
   buckets->n_doomed--;
   heap->pending_bytes -= held_bytes(grant);
   buckets->doomed_bytes -= held_bytes(grant);
@@ -336,21 +377,28 @@ bool tarni_grant_may_go_locked(const tarn_heap *heap, const tarni_grant *grant) 
          !lane->is_retired && !lane->is_lost && !lane->is_captured;
 }
 
-/* The oldest doomed grant if it may go, BUSY; else it becomes the newest, and 0. Its bytes count as
- * pending until it is gone. */
-static tarni_index doomed_take_locked(tarn_heap *heap) {
+/* How far a pass over the doomed has got: in the list of a lane, before a grant (0: at its end),
+ * unless that has not begun. */
+typedef struct doomed_pass {
+  tarni_index lane, next;
+  bool is_begun;
+} doomed_pass;
+
+/* The next doomed grant that may go, BUSY; 0: there is none. Of a lane the first that may not go is
+ * the last one that is looked at. The bytes count as pending until it is gone. */
+static tarni_index doomed_take_locked(tarn_heap *heap, doomed_pass *pass) {
   tarni_buckets *buckets = heap->buckets;
-  const tarni_index index = buckets->doomed.oldest;
-  if (index == 0) {
-    return 0;
+  for (; pass->lane < heap->n_lanes; pass->lane++, pass->is_begun = false) {
+    const tarni_index index = pass->is_begun ? pass->next : buckets->doomed[pass->lane].oldest;
+    if (index != 0 && tarni_grant_may_go_locked(heap, &buckets->grants[index])) {
+      pass->is_begun = true;
+      pass->next = buckets->grants[index].newer[TARNI_BY_AGE];
+      doomed_remove(buckets, index);
+      buckets->grants[index].state = TARNI_GRANT_BUSY;
+      return index;
+    }
   }
-  tarni_grant_remove(buckets, &buckets->doomed, index, TARNI_BY_AGE);
-  if (!tarni_grant_may_go_locked(heap, &buckets->grants[index])) {
-    tarni_grant_push(buckets, &buckets->doomed, index, TARNI_BY_AGE);
-    return 0;
-  }
-  buckets->grants[index].state = TARNI_GRANT_BUSY;
-  return index;
+  return 0;
 }
 
 /* A doomed grant was given back, or as much of it as the driver takes. */
@@ -369,7 +417,7 @@ static void doomed_finish_locked(tarn_heap *heap, tarni_index index, uint64_t he
     if (status == TARN_CAPTURE && grant->order.n != 0) {
       heap->lanes[grant->order.lanes[0]].is_captured = true;
     }
-    tarni_grant_push(buckets, &buckets->doomed, index, TARNI_BY_AGE);
+    doomed_put(buckets, index);
     return;
   }
   buckets->n_doomed--;
@@ -388,18 +436,17 @@ static void check_stream(tarn_heap *heap, const tarni_grant *grant, tarn_status 
   }
 }
 
+/* They leave only under heap->grow. */
 tarn_status tarni_grants_reap_grow(tarn_heap *heap) {
   tarni_buckets *buckets = heap->buckets;
   tarn_error error = {.size = sizeof(error)};
-  tarni_lock_acquire(&heap->lock);
-  uint32_t n = buckets->n_doomed;
-  tarni_lock_release(&heap->lock);
-  for (; n != 0; n--) {
+  doomed_pass pass = {0};
+  for (;;) {
     tarni_lock_acquire(&heap->lock);
-    const tarni_index index = doomed_take_locked(heap);
+    const tarni_index index = buckets->n_doomed != 0 ? doomed_take_locked(heap, &pass) : 0;
     tarni_lock_release(&heap->lock);
     if (index == 0) {
-      continue;
+      return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
     }
     tarni_grant *grant = &buckets->grants[index];
     const uint64_t held = held_bytes(grant);
@@ -412,29 +459,34 @@ tarn_status tarni_grants_reap_grow(tarn_heap *heap) {
     doomed_finish_locked(heap, index, held, status);
     tarni_lock_release(&heap->lock);
   }
-  return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
 }
 
-/* Sees to it that the end of every doomed grant can be seen. */
+/* Whether a doomed grant waits for the lane. */
+static bool doomed_wait_for(const tarn_heap *heap, tarni_index lane) {
+  const tarni_index newest = heap->buckets->doomed[lane].newest;
+  return newest != 0 && ticket_of(&heap->buckets->grants[newest]) > heap->complete[lane];
+}
+
+/* Sees to it that the end of every doomed grant can be seen: of a lane's, that of the newest. */
 static tarn_status doomed_fence(tarn_heap *heap) {
-  tarni_buckets *buckets = heap->buckets;
-  tarni_lock_acquire(&heap->lock);
-  tarni_index index = buckets->doomed.oldest;
-  tarni_lock_release(&heap->lock);
   tarn_status status = TARN_OK;
-  while (index != 0) { /* they leave only under heap->grow, and new ones come behind */
+  for (tarni_index lane = 1;; lane++) {
     tarni_lock_acquire(&heap->lock);
-    const tarni_order order = buckets->grants[index].order;
-    index = buckets->grants[index].newer[TARNI_BY_AGE];
-    const bool is_open =
-        !tarni_order_is_complete_locked(heap, &order) && !tarni_order_is_lost_locked(heap, &order);
+    while (lane < heap->n_lanes && (!doomed_wait_for(heap, lane) || heap->lanes[lane].is_lost)) {
+      lane++;
+    }
+    const bool is_open = lane < heap->n_lanes;
+    const tarni_index newest = is_open ? heap->buckets->doomed[lane].newest : 0;
+    const uint64_t ticket = ticket_of(&heap->buckets->grants[newest]);
     tarni_lock_release(&heap->lock);
-    const tarn_status fenced = is_open ? tarni_order_fence_grow(heap, &order) : TARN_OK;
+    if (!is_open) {
+      return status;
+    }
+    const tarn_status fenced = tarni_lane_fence_grow(heap, lane, ticket);
     if (status == TARN_OK && fenced != TARN_CAPTURE) { /* a captured stream's go later */
       status = fenced;
     }
   }
-  return status;
 }
 
 tarn_status tarni_grants_try_grow(tarn_heap *heap) {
@@ -450,17 +502,6 @@ bool tarni_grants_are_doomed(tarn_heap *heap) {
   const bool are = heap->buckets->n_doomed != 0;
   tarni_lock_release(&heap->lock);
   return are;
-}
-
-/* Whether a doomed grant waits for the lane. */
-static bool doomed_wait_for(const tarn_heap *heap, tarni_index lane) {
-  const tarni_buckets *buckets = heap->buckets;
-  tarni_index index = buckets->doomed.oldest;
-  while (index != 0 &&
-         (buckets->grants[index].order.n == 0 || buckets->grants[index].order.lanes[0] != lane)) {
-    index = buckets->grants[index].newer[TARNI_BY_AGE];
-  }
-  return index != 0;
 }
 
 tarn_status tarni_grants_await_grow(tarn_heap *heap) {

@@ -55,6 +55,7 @@ static void quarantine_leave_locked(tarn_heap *heap, tarni_record *record) {
   debug->held_bytes -= record->bytes;
   tarn_assert(record->uses != NULL && "it is in quarantine");
   record->uses->is_held = false;
+  heap->has_pended = true;
   record->uses = NULL; /* the list of pending blocks has it */
   *tarni_record_link(heap, record->offset) = record->next;
 }

@@ -125,6 +125,7 @@ static void collect_complete(tarn_heap *heap) {
   for (tarni_index i = 1; i < heap->n_lanes; i++) {
     heap->complete[i] = heap->lanes[i].ticket;
   }
+  heap->n_news++;
   tarni_lock_release(&heap->lock);
   tarni_uses_reap_grow(heap);
   tarni_lock_acquire(&heap->lock);
@@ -133,6 +134,7 @@ static void collect_complete(tarn_heap *heap) {
     heap->complete[i] = heap->lanes[i].ticket; /* emptying a cache takes tickets */
     tarni_lane_settle_locked(heap, i);
   }
+  heap->n_news++;
   tarni_slab_collect_all_locked(heap);
   tarni_lock_release(&heap->lock);
 }

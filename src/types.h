@@ -289,10 +289,12 @@ typedef enum tarni_grant_state {
   TARNI_GRANT_CACHED,   /* freed, kept for its size; on both lists */
   TARNI_GRANT_PENDING,  /* freed, and used by other streams: its entry of uses has it (use.c) */
   TARNI_GRANT_DEFERRED, /* freed inside a capture, or a graph's: on a list of defer.c */
-  TARNI_GRANT_DOOMED, /* to be given back when its order is complete; on the list of doomed ones */
+  TARNI_GRANT_DOOMED,   /* to be given back when its order is complete; on both lists of doomed ones
+                         */
 } tarni_grant_state;
 
-/* The lists that a grant is on, each newest to oldest. */
+/* The lists that a grant is on, each newest to oldest; of the doomed ones, that of its lane is the
+ * second. */
 enum { TARNI_BY_SIZE = 0, TARNI_BY_AGE = 1, TARNI_GRANT_LISTS = 2 };
 
 typedef struct tarni_grant_list {
@@ -324,6 +326,7 @@ typedef struct tarni_bucket { /* lock HEAP */
   uint32_t n_grants; /* in any state; 0: the record is unused */
   uint32_t n_cached;
   tarni_grant_list cached;
+  tarni_grant_list doomed;
   tarni_index next; /* in the hash table; unused: of the free records */
 } tarni_bucket;
 
@@ -380,11 +383,11 @@ typedef struct tarni_buckets {
   /* lock HEAP: */
   uint32_t n_grants, n_sizes; /* records ever used */
   tarni_index free_grant, free_size;
-  tarni_index root;        /* of the tree by base */
-  tarni_grant_list cached; /* of all sizes */
-  tarni_grant_list doomed;
-  uint32_t n_doomed;     /* those that are being given back included */
-  uint64_t doomed_bytes; /* likewise; part of the heap's pending_bytes */
+  tarni_index root;         /* of the tree by base */
+  tarni_grant_list cached;  /* of all sizes */
+  tarni_grant_list *doomed; /* for each lane, by their tickets */
+  uint32_t n_doomed;        /* those that are being given back included */
+  uint64_t doomed_bytes;    /* likewise; part of the heap's pending_bytes */
   uint64_t cached_bytes;
   uint64_t promised_bytes; /* of allocations under way that the live limit has let through */
   /* lock DRIVER: */
@@ -463,6 +466,8 @@ struct tarn_heap {
   tarni_uses **uses;      /* hash table of live blocks with uses */
   uint32_t n_uses, uses_capacity;
   tarni_uses *pending;    /* freed blocks with uses */
+  uint64_t n_news_seen;   /* n_news when they were last looked through, */
+  bool has_pended;        /* and whether one may be complete that was not there, or held, then */
   uint64_t refused_bytes; /* reserved when the device refused more; 0: it has given some since */
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;
@@ -492,7 +497,7 @@ struct tarn_heap {
   bool is_map_refused;   /* there was no memory for a mapping of the last growth */
   uint64_t n_unmapped;   /* zombies that are gone */
   uint64_t n_fences;     /* ever recorded */
-  uint64_t n_news;       /* how often something was found to be complete that was not known to be */
+  uint64_t n_news;       /* how often `complete` has changed */
   tarni_event spare;     /* the next fence, or one that was recorded in vain (order.c) */
   /* lock CAPTURE (arena.h): */
   tarni_lock capture;

@@ -247,6 +247,7 @@ void tarni_uses_pend_locked(tarn_heap *heap, tarni_uses *uses, tarni_index lane)
   }
   uses->next = heap->pending;
   heap->pending = uses;
+  heap->has_pended = true;
 }
 
 /* Fences are recorded unless another thread is at work with the driver, who may wait for the GPU.
@@ -319,9 +320,7 @@ static void fence_missing(tarn_heap *heap) {
   }
 }
 
-void tarni_uses_reap_grow(tarn_heap *heap) {
-  fence_missing(heap);
-  tarni_lock_acquire(&heap->lock);
+static void uses_reap_locked(tarn_heap *heap) {
   for (tarni_uses **link = &heap->pending; *link != NULL;) {
     tarni_uses *uses = *link;
     if (!uses_are_complete(heap, uses)) {
@@ -331,6 +330,17 @@ void tarni_uses_reap_grow(tarn_heap *heap) {
     *link = uses->next;
     block_finish_locked(heap, uses);
     free(uses);
+  }
+}
+
+/* Without news there is nothing to be found, however many there are. */
+void tarni_uses_reap_grow(tarn_heap *heap) {
+  fence_missing(heap);
+  tarni_lock_acquire(&heap->lock);
+  if (heap->has_pended || heap->n_news_seen != heap->n_news) {
+    heap->has_pended = false;
+    heap->n_news_seen = heap->n_news;
+    uses_reap_locked(heap);
   }
   tarni_lock_release(&heap->lock);
 }

@@ -269,6 +269,40 @@ static void nothing_kept(void) {
   }
 }
 
+/* Blocks that go out of turn: of a full size, since there is too much, and by themselves. All of
+ * them wait for their stream, and a request for one of them still finds it. */
+static void going_out_of_turn(void) {
+  tarn_heap_config config = config_of(TARN_BACKING_PLAIN, TARN_ROUNDING_EXACT);
+  config.cached_blocks_per_size = 2;
+  config.cached_limit_bytes = 16 * MIB;
+  static const uint64_t sizes[] = {3, 1, 1, 1, 20, 1, 7, 6, 20, 5, 1};
+  enum { N = sizeof(sizes) / sizeof(sizes[0]) };
+  rig r;
+  rig_block blocks[N];
+  REQUIRE(rig_open(&r, "sim:256M,order=lazy", &config, 2));
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(rig_alloc(&r, sizes[i] * MIB, r.streams[i % 2], &blocks[i]));
+  }
+  const tarn_sim_kernel kernel = {.size = sizeof(kernel)};
+  for (int i = 0; i < 400; i++) { /* more than is done while the heap asks for it */
+    CHECK_OK(tarn_sim_launch(r.device, &kernel, r.streams[i % 2]));
+  }
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[i % 2]));
+    CHECK(rig_is_sound(&r));
+  }
+  CHECK(r.heap->buckets->n_doomed > 5);
+  const uint64_t n = n_made(&r);
+  CHECK_OK(rig_alloc(&r, 20 * MIB, r.streams[0], &blocks[0]));
+  CHECK_EQ(n_made(&r), n);
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  settle(&r);
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  rig_close(&r);
+}
+
 /* As many slots as fit into the budget, at least one and at most 1024. */
 static void slots_by_budget(void) {
   const tarn_heap_config config = {.size = sizeof(config), .preset = TARN_PRESET_POWER_BUCKETS};
@@ -649,6 +683,7 @@ static void keeps_none(void) {
 }
 
 static const test_case cases[] = {
+    {"going out of turn", going_out_of_turn},
     {"none is kept", keeps_none},
     {"what requests are rounded to", roundings},
     {"nothing, and too much", nothing_and_too_much},
