@@ -385,6 +385,18 @@ static tarn_status lane_wait(tarn_heap *heap, tarn_stream stream, tarni_index ot
   return note_captured(heap, other, tarni_port_event_wait(heap->port, stream, event));
 }
 
+/* Whose fault it is that a wait was refused, the stream's or the event's, as the answer that is the
+ * event's own. Where a capture forbids that question, a stream that is there has no fault. */
+static tarn_status fence_ask(tarn_heap *heap, const tarni_fence *fence, tarn_stream stream) {
+  TARNI_RELAXED(heap->port);
+  if (!tarni_capture_forbids()) {
+    return tarni_port_event_query(heap->port, fence->event);
+  }
+  uint64_t id;
+  const bool is_there = tarni_port_stream_id(heap->port, stream, &id) != TARN_INVALID;
+  return is_there ? TARN_INVALID : TARN_NOT_READY;
+}
+
 /* Waits for the oldest fence that proves the ticket: the shortest wait. */
 static tarn_status fence_wait(tarn_heap *heap, tarni_order_entry entry, tarni_index index) {
   tarni_lane *lane = &heap->lanes[index];
@@ -408,11 +420,11 @@ static tarn_status fence_wait(tarn_heap *heap, tarni_order_entry entry, tarni_in
   if (status != TARN_INVALID) {
     return status;
   }
-  TARNI_RELAXED(heap->port); /* whose fault it is: the stream's, or the event's */
-  const tarn_status asked = tarni_capture_forbids()
-                                ? TARN_INVALID /* another one will tell */
-                                : tarni_port_event_query(heap->port, fence.event);
-  return fence_void(heap, entry.lane, i, asked) != 0 ? TARN_NOT_READY : status;
+  const tarn_status asked = fence_ask(heap, &fence, lane->stream);
+  if (fence_void(heap, entry.lane, i, asked) != 0) {
+    return TARN_NOT_READY; /* another one will tell */
+  }
+  return status;
 }
 
 static tarn_status entry_wait(tarn_heap *heap, tarni_order_entry entry, tarni_index index) {

@@ -232,6 +232,33 @@ static void missing_fences(void) {
   rig_close(&r);
 }
 
+/* In a capture that forbids to ask for events a wait that a stream refuses, since it is gone, does
+ * no harm to the fence that it was to wait for. */
+static void refused_in_a_capture(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 3));
+  const tarni_index lane = lane_of(&r, 1), waiting = lane_of(&r, 2);
+  tarni_lock_acquire(&r.heap->grow);
+  keep_busy(&r, 1);
+  tarni_lock_release(&r.heap->grow);
+  const tarn_capture_config config = {.size = sizeof(config), .mode = TARN_CAPTURE_GLOBAL};
+  tarn_capture *capture = rig_capture_begin(&r, &config);
+  REQUIRE(tarni_capture_forbids());
+  const tarni_order order =
+      tarni_order_of((tarni_order_entry){.lane = lane, .ticket = r.heap->lanes[lane].ticket});
+  tarni_lock_acquire(&r.heap->grow);
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 1, 0, 400));
+  CHECK_STATUS(tarni_order_wait_grow(r.heap, &order, waiting), TARN_INVALID);
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+  CHECK_EQ(r.heap->lanes[lane].n_fences, 1);
+  CHECK(!r.heap->lanes[lane].is_lost);
+  CHECK_OK(tarni_order_wait_grow(r.heap, &order, waiting));
+  tarni_lock_release(&r.heap->grow);
+  tarn_graph *graph = rig_capture_end(capture);
+  CHECK_OK(tarn_graph_destroy(graph));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"the fence that was recorded first", recorded_first},
     {"one that is complete by now", complete_by_now},
@@ -240,6 +267,7 @@ static const test_case cases[] = {
     {"a shortage of the driver's allocations", shortage_of_driver_allocations},
     {"a block in quarantine", quarantine},
     {"fences that are missing", missing_fences},
+    {"a wait that is refused in a capture", refused_in_a_capture},
 };
 
 TEST_MAIN(cases)
