@@ -248,6 +248,7 @@ bool tarni_lanes_retire_lost_grow(tarn_heap *heap) {
     const uint64_t id = lane->stream_id;
     const bool may_be = (lane->is_lost || heap->care.is_verifying_streams) &&
                         lane->thread == NULL && is_taken(lane);
+    is_any |= lane->is_retired && lane->is_lost && id != 0; /* it was waited for in vain */
     tarni_lock_release(&heap->lock);
     if (may_be && is_gone(heap, stream, id) && lane_close(heap, i, id, &ticket)) {
       tarni_lock_acquire(&heap->lock);

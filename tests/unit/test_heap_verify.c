@@ -234,6 +234,35 @@ static void more_streams_than_records(void) {
   }
 }
 
+/* The first to ask for a record cannot wait for the device, since it captures: the next can. */
+static void record_after_a_capture(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:256M", &config, 2));
+  CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  for (int i = 0; i < 1022 && !test_case_failed(); i++) {
+    tarn_stream stream;
+    REQUIRE_OK(tarn_stream_create(r.device, &stream));
+    CHECK_OK(rig_alloc(&r, 1000, stream, &block));
+    CHECK_OK(rig_free(&r, &block, stream));
+    CHECK_OK(tarn_stream_synchronize(r.device, stream));
+    CHECK_OK(tarn_stream_destroy(r.device, stream));
+  }
+  const tarn_capture_config global = {.size = sizeof(global), .mode = TARN_CAPTURE_GLOBAL};
+  tarn_capture *capture = rig_capture_begin(&r, &global);
+  CHECK_STATUS(rig_alloc(&r, 1000, r.streams[1], &block), TARN_LIMIT);
+  CHECK_OK(tarn_graph_destroy(rig_capture_end(capture)));
+  CHECK_OK(rig_alloc(&r, 1000, r.streams[1], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[1]));
+  CHECK_OK(tarn_heap_destroy(r.heap, NULL));
+  r.heap = NULL;
+  CHECK(r.n_findings != 0); /* streams that were not retired */
+  r.n_findings = 0;
+  rig_close(&r);
+}
+
 /* A handle that means no stream at all is the driver's error, and nothing is lost. */
 static void handle_of_nothing(void) {
   const tarn_heap_config config = {.size = sizeof(config), .is_verifying_streams = true};
@@ -282,9 +311,13 @@ static void what_is_asked(void) {
 }
 
 static const test_case cases[] = {
-    {"a handle that came again", chunks}, {"the same with driver allocations", driver_allocations},
-    {"a full device", full_device},       {"a handle of nothing", handle_of_nothing},
-    {"what is asked", what_is_asked},     {"more streams than records", more_streams_than_records},
+    {"a handle that came again", chunks},
+    {"the same with driver allocations", driver_allocations},
+    {"a full device", full_device},
+    {"a handle of nothing", handle_of_nothing},
+    {"what is asked", what_is_asked},
+    {"more streams than records", more_streams_than_records},
+    {"a record after a capture", record_after_a_capture},
 };
 
 TEST_MAIN(cases)
