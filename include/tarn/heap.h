@@ -79,7 +79,8 @@ typedef struct tarn_heap_config {
   uint32_t cached_blocks_per_size; /* most freed blocks kept of one size; 0: the default */
   uint64_t cached_limit_bytes;   /* most bytes kept in freed blocks; 0: the default, 1 GiB where no
                                     preset says otherwise; 1: none; UINT64_MAX: no limit */
-  uint64_t pool_threshold_bytes; /* of idle memory that the driver's pool may hold; 0: default */
+  uint64_t pool_threshold_bytes; /* of idle memory that the driver's pool may hold, which does not
+                                    count as held by the heap; 0: default */
   uint64_t live_limit_bytes;     /* most bytes in live blocks; 0: the default, which is none */
   /* Switches: each is on where the config or its TARN_ variable says so. For heaps of backing vmm
    * and rounding classes, but for is_verifying_streams, which all have. */
