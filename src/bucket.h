@@ -33,6 +33,8 @@ tarn_status tarni_grants_try_grow(tarn_heap *heap);
 tarn_status tarni_grants_await_grow(tarn_heap *heap);
 /* Whether any wait to be given back. */
 bool tarni_grants_are_doomed(tarn_heap *heap);
+/* Whether a doomed grant waits for the lane. */
+bool tarni_doomed_wait_locked(const tarn_heap *heap, tarni_index lane);
 /* Has the driver's own pool, where there is one, hold at most so many idle bytes. */
 tarn_status tarni_grants_trim_grow(tarn_heap *heap, uint64_t keep);
 /* Gives everything back. pre: no work uses it. May be called again where it fails. */

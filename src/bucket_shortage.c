@@ -189,17 +189,32 @@ static tarn_status make_grant(bucket_search *at) {
   return status;
 }
 
-/* Kept blocks go back, oldest first, until the request fits or none is left. */
+/* What is on its way back to the driver, but for what cannot go. */
+static uint64_t going_locked(const tarn_heap *heap) {
+  const uint64_t doomed = heap->buckets->doomed_bytes;
+  return doomed - tarni_min(doomed, tarni_bucket_lost_locked(heap));
+}
+
+/* For what is on its way back, rather than for anything else. */
+static bool await_one(tarn_heap *heap) {
+  return tarni_fences_wait_grow(heap, tarni_doomed_wait_locked) ||
+         tarni_fences_wait_grow(heap, NULL);
+}
+
+/* Kept blocks go back, oldest first, until the request fits or none is left. Before anything is
+ * waited for as much goes as is asked for, since what is on its way already may take long; then no
+ * more than is missing. */
 static tarn_status evict_and_make(bucket_search *at, bool may_wait) {
   tarn_heap *heap = at->heap;
+  const uint64_t size = at->need->size;
   tarn_status status = TARN_DEVICE_MEMORY;
-  for (;;) {
+  for (bool is_first = true;; is_first = false) {
     tarni_lock_acquire(&heap->lock);
-    const uint64_t going = may_wait ? heap->buckets->doomed_bytes : 0; /* these go anyway */
-    const uint64_t more = at->need->size - tarni_min(at->need->size, going);
-    const uint64_t evicted = tarni_bucket_evict_locked(heap, more, may_wait);
+    const uint64_t going = may_wait && !is_first ? going_locked(heap) : 0;
+    const uint64_t evicted =
+        tarni_bucket_evict_locked(heap, size - tarni_min(size, going), may_wait);
     tarni_lock_release(&heap->lock);
-    if (evicted == 0 && (!may_wait || !tarni_fences_wait_grow(heap, NULL))) {
+    if (evicted == 0 && (!may_wait || !await_one(heap))) {
       return status;
     }
     note_trouble(at, may_wait ? tarni_grants_try_grow(heap) : tarni_grants_reap_grow(heap));

@@ -400,18 +400,21 @@ static bool has_zombies(tarn_heap *heap) {
   return has;
 }
 
-/* Whether a mapping is to be dropped once a fence of the lane is complete. */
-static bool zombie_waits_for(const tarn_heap *heap, tarni_index lane) {
+uint64_t tarni_zombies_bytes_locked(const tarn_heap *heap, tarni_index lane) {
+  uint64_t bytes = 0;
   for (tarni_index index = heap->zombies; index != 0; index = heap->extents[index].link) {
     const tarni_order *order = &heap->extents[index].order;
     for (uint32_t i = 0; i < order->n; i++) {
-      if (order->lanes[i] == lane && order->tickets[i] > heap->complete[lane] &&
-          order->tickets[i] <= heap->lanes[lane].fenced) {
-        return true;
-      }
+      const bool is_awaited = order->lanes[i] == lane && order->tickets[i] > heap->complete[lane] &&
+                              order->tickets[i] <= heap->lanes[lane].fenced;
+      bytes += is_awaited ? heap->extents[index].size : 0;
     }
   }
-  return false;
+  return bytes;
+}
+
+static bool zombie_waits_for(const tarn_heap *heap, tarni_index lane) {
+  return tarni_zombies_bytes_locked(heap, lane) != 0;
 }
 
 bool tarni_zombies_wait_grow(tarn_heap *heap) {

@@ -313,20 +313,36 @@ static tarni_grant_list *doomed_list(const tarni_buckets *buckets, const tarni_g
   return &buckets->doomed[grant->order.n != 0 ? grant->order.lanes[0] : TARNI_LANE_COMMON];
 }
 
+/* The newest of a list with a lower ticket; 0: there is none. They come at its ends, or, where kept
+ * ones are doomed that were freed before others, one after the other: so what came between others
+ * last is near. */
+static tarni_index doomed_before(const tarni_buckets *buckets, tarni_grant_list *list,
+                                 tarni_index index) {
+  const tarni_grant *grants = buckets->grants;
+  const uint64_t ticket = ticket_of(&grants[index]);
+  if (list->newest == 0 || ticket_of(&grants[list->newest]) < ticket) {
+    return list->newest;
+  }
+  if (ticket_of(&grants[list->oldest]) >= ticket) {
+    return 0;
+  }
+  tarni_index at = list->last != 0 ? list->last : list->newest;
+  while (ticket_of(&grants[at]) < ticket) { /* the newest has no lower one */
+    at = grants[at].newer[TARNI_BY_AGE];
+  }
+  while (ticket_of(&grants[at]) >= ticket) { /* the oldest has */
+    at = grants[at].older[TARNI_BY_AGE];
+  }
+  list->last = index;
+  return at;
+}
+
 /* Puts a grant into the list of its lane, before those of the same ticket, so that a pass which
- * puts one back does not meet it again. Hardly ever is one doomed before others that were freed
- * earlier.
- */
+ * puts one back does not meet it again. */
 static void doomed_put(tarni_buckets *buckets, tarni_index index) {
   tarni_grant *grant = &buckets->grants[index];
   tarni_grant_list *list = doomed_list(buckets, grant);
-  tarni_index older = list->newest;
-  if (list->oldest != 0 && ticket_of(&buckets->grants[list->oldest]) >= ticket_of(grant)) {
-    older = 0;
-  }
-  while (older != 0 && ticket_of(&buckets->grants[older]) >= ticket_of(grant)) {
-    older = buckets->grants[older].older[TARNI_BY_AGE];
-  }
+  const tarni_index older = doomed_before(buckets, list, index);
   const tarni_index newer = older != 0 ? buckets->grants[older].newer[TARNI_BY_AGE] : list->oldest;
   grant->older[TARNI_BY_AGE] = older;
   grant->newer[TARNI_BY_AGE] = newer;
@@ -339,7 +355,9 @@ static void doomed_put(tarni_buckets *buckets, tarni_index index) {
 
 static void doomed_remove(tarni_buckets *buckets, tarni_index index) {
   const tarni_grant *grant = &buckets->grants[index];
-  tarni_grant_remove(buckets, doomed_list(buckets, grant), index, TARNI_BY_AGE);
+  tarni_grant_list *list = doomed_list(buckets, grant);
+  list->last = list->last != index ? list->last : grant->older[TARNI_BY_AGE];
+  tarni_grant_remove(buckets, list, index, TARNI_BY_AGE);
   if (grant->bucket != 0) {
     tarni_grant_remove(buckets, &buckets->sizes[grant->bucket].doomed, index, TARNI_BY_SIZE);
   }
@@ -461,8 +479,7 @@ tarn_status tarni_grants_reap_grow(tarn_heap *heap) {
   }
 }
 
-/* Whether a doomed grant waits for the lane. */
-static bool doomed_wait_for(const tarn_heap *heap, tarni_index lane) {
+bool tarni_doomed_wait_locked(const tarn_heap *heap, tarni_index lane) {
   const tarni_index newest = heap->buckets->doomed[lane].newest;
   return newest != 0 && ticket_of(&heap->buckets->grants[newest]) > heap->complete[lane];
 }
@@ -472,7 +489,8 @@ static tarn_status doomed_fence(tarn_heap *heap) {
   tarn_status status = TARN_OK;
   for (tarni_index lane = 1;; lane++) {
     tarni_lock_acquire(&heap->lock);
-    while (lane < heap->n_lanes && (!doomed_wait_for(heap, lane) || heap->lanes[lane].is_lost)) {
+    while (lane < heap->n_lanes &&
+           (!tarni_doomed_wait_locked(heap, lane) || heap->lanes[lane].is_lost)) {
       lane++;
     }
     const bool is_open = lane < heap->n_lanes;
@@ -515,7 +533,7 @@ tarn_status tarni_grants_await_grow(tarn_heap *heap) {
     if (reaped != TARN_OK && error.status == TARN_OK) {
       (void)tarn_last_error(&error);
     }
-    if (reaped != TARN_OK || !tarni_fences_wait_grow(heap, doomed_wait_for)) {
+    if (reaped != TARN_OK || !tarni_fences_wait_grow(heap, tarni_doomed_wait_locked)) {
       return error.status == TARN_OK ? TARN_OK : tarni_fail_again(&error);
     }
   }

@@ -245,6 +245,8 @@ tarn_status tarni_chunk_trim_ready_grow(tarn_heap *heap, uint64_t keep);
 /* Waits, on the host, for a fence that a mapping waits for which is to be dropped. False: there is
  * none. */
 bool tarni_zombies_wait_grow(tarn_heap *heap);
+/* Bytes of mappings that are to be dropped once a fence of the lane is complete. */
+uint64_t tarni_zombies_bytes_locked(const tarn_heap *heap, tarni_index lane);
 /* Gives all chunks back, whatever is on them. May be called again where it fails. */
 tarn_status tarni_chunks_close(tarn_heap *heap);
 
@@ -500,6 +502,8 @@ void tarni_uses_reap_grow(tarn_heap *heap);
 bool tarni_uses_are_pending(tarn_heap *heap);
 /* Waits, on the host, for a fence that one of them waits for. False: there is none. */
 bool tarni_uses_wait_grow(tarn_heap *heap);
+/* The bytes of the largest of them that waits for the lane. */
+uint64_t tarni_uses_largest_locked(const tarn_heap *heap, tarni_index lane);
 /* Looks for such blocks of a fixed heap, unless another thread is at work with the driver. */
 void tarni_uses_poll(tarn_heap *heap);
 /* The same in steps: out of use (NULL: it was not live), then pending. Its bytes are counted by the

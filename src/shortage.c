@@ -306,14 +306,26 @@ static void note_trouble(shortage *at, tarn_status status) {
   }
 }
 
-/* Trims, and waits for a fence unless that has helped, or one is complete by now. False: nothing
- * has changed. */
+/* Whether there is room behind the lane for what is asked for: free, with chunks that leave, or as
+ * a block that it used. */
+static bool has_room_locked(const tarn_heap *heap, tarni_index lane) {
+  uint64_t most = tarni_zombies_bytes_locked(heap, lane);
+  for (uint32_t zone = 0; zone < 2; zone++) {
+    most = tarni_max(most, heap->extents[heap->zones[zone].trees[1 + lane]].largest);
+  }
+  return tarni_max(most, tarni_uses_largest_locked(heap, lane)) >= heap->short_bytes;
+}
+
+/* Trims, and waits for a fence unless that has helped, or one is complete by now: for one behind
+ * which there is room, if there is any. False: nothing has changed. */
 static bool make_room(shortage *at) {
   tarn_heap *heap = at->heap;
   const uint64_t held = heap->reserved_bytes, n_news = heap->n_news;
+  heap->short_bytes = at->need->size;
   note_trouble(at, tarni_chunk_trim_ready_grow(heap, held - tarni_min(held, at->need->size)));
   const bool is_news = heap->reserved_bytes < held || heap->n_news != n_news;
-  const bool has_waited = !is_news && tarni_fences_wait_grow(heap, NULL);
+  const bool has_waited = !is_news && (tarni_fences_wait_grow(heap, has_room_locked) ||
+                                       tarni_fences_wait_grow(heap, NULL));
   tarni_shortage_reap_grow(heap);
   return is_news || has_waited;
 }

@@ -299,6 +299,7 @@ enum { TARNI_BY_SIZE = 0, TARNI_BY_AGE = 1, TARNI_GRANT_LISTS = 2 };
 
 typedef struct tarni_grant_list {
   tarni_index newest, oldest;
+  tarni_index last; /* doomed ones: which came between others last; or 0 */
 } tarni_grant_list;
 
 typedef struct tarni_grant { /* lock HEAP; BUSY: its thread's */
@@ -498,6 +499,7 @@ struct tarn_heap {
   uint64_t n_unmapped;   /* zombies that are gone */
   uint64_t n_fences;     /* ever recorded */
   uint64_t n_news;       /* how often `complete` has changed */
+  uint64_t short_bytes;  /* what the shortage that last waited had to make room for */
   tarni_event spare;     /* the next fence, or one that was recorded in vain (order.c) */
   /* lock CAPTURE (arena.h): */
   tarni_lock capture;

@@ -292,6 +292,18 @@ static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {
   return true;
 }
 
+uint64_t tarni_uses_largest_locked(const tarn_heap *heap, tarni_index lane) {
+  uint64_t largest = 0;
+  for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
+    for (uint32_t i = 0; i < uses->n_lanes && !uses->is_held; i++) {
+      const bool is_awaited =
+          uses->lanes[i].lane == lane && uses->lanes[i].ticket > heap->complete[lane];
+      largest = is_awaited ? tarni_max(largest, uses->bytes) : largest;
+    }
+  }
+  return largest;
+}
+
 /* Whether pending blocks wait for the lane. */
 static bool is_wanted(const tarn_heap *heap, tarni_index lane) {
   return heap->lanes[lane].wanted > heap->complete[lane];

@@ -185,6 +185,80 @@ static void shortage_of_driver_allocations(void) {
   shortage(TARN_BACKING_PLAIN);
 }
 
+/* A stream that is at work for long has the older fence, and only a small block waits for it: the
+ * host waits for the one that has freed room. */
+static void room_of_another(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = TARN_STEAL_NEVER};
+  for (int is_first = 0; is_first < 2; is_first++) {
+    rig r;
+    gate g;
+    rig_block large, small, next;
+    REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 3));
+    if (is_first) {
+      (void)lane_of(&r, 0);
+    }
+    CHECK_OK(rig_alloc(&r, 40 * MIB, r.streams[1], &large));
+    CHECK_OK(rig_alloc(&r, 2 * MIB, r.streams[1], &small));
+    CHECK_OK(tarn_use(r.heap, small.address, r.streams[0]));
+    REQUIRE(gate_shut(&g, &r, 0));
+    CHECK_OK(rig_free(&r, &small, r.streams[1]));
+    CHECK_OK(rig_free(&r, &large, r.streams[1]));
+    CHECK_OK(rig_alloc(&r, 40 * MIB, r.streams[2], &next));
+    gate_open(&g, 0);
+    CHECK_OK(rig_free(&r, &next, r.streams[2]));
+    CHECK(rig_is_sound(&r));
+    rig_close(&r);
+  }
+}
+
+/* What is on its way back to the driver waits for a stream that is at work for long, or is gone:
+ * what others have freed goes back before anybody waits for it. */
+static void kept_by_another(bool is_lost) {
+  const tarn_heap_config config = {.size = sizeof(config),
+                                   .rounding = TARN_ROUNDING_EXACT,
+                                   .cached_limit_bytes = 40 * MIB,
+                                   .stealing = TARN_STEAL_NEVER};
+  rig r;
+  gate g;
+  tarn_stream gone;
+  rig_block doomed, kept[3], small, next;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 3));
+  REQUIRE_OK(tarn_stream_create(r.device, &gone));
+  const tarn_stream stream = is_lost ? gone : r.streams[0];
+  CHECK_OK(rig_alloc(&r, 20 * MIB, stream, &doomed));
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(rig_alloc(&r, 10 * MIB, r.streams[1], &kept[i]));
+  }
+  CHECK_OK(rig_alloc(&r, 4096, r.streams[0], &small));
+  REQUIRE(is_lost || gate_shut(&g, &r, 0));
+  CHECK_OK(rig_free(&r, &doomed, stream));
+  if (is_lost) {
+    CHECK_OK(tarn_stream_synchronize(r.device, gone));
+    CHECK_OK(tarn_stream_destroy(r.device, gone));
+  }
+  for (int i = 0; i < 3; i++) { /* more than are kept: the first goes */
+    CHECK_OK(rig_free(&r, &kept[i], r.streams[1]));
+  }
+  CHECK_EQ(rig_stats(&r).pending_bytes, 20 * MIB);
+  REQUIRE(!is_lost || gate_shut(&g, &r, 0));
+  CHECK_OK(rig_alloc(&r, 18 * MIB, r.streams[2], &next));
+  gate_open(&g, 0);
+  CHECK_OK(rig_free(&r, &next, r.streams[2]));
+  CHECK_OK(rig_free(&r, &small, r.streams[0]));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  if (!is_lost) {
+    CHECK_OK(tarn_stream_destroy(r.device, gone));
+  }
+  CHECK(rig_is_sound(&r));
+  r.n_findings = is_lost ? 0 : r.n_findings; /* a stream was destroyed without a word */
+  rig_close(&r);
+}
+
+static void kept_beside_the_doomed(void) {
+  kept_by_another(false);
+  kept_by_another(true);
+}
+
 /* A block leaves the quarantine once its own stream is done. */
 static void quarantine(void) {
   const tarn_heap_config config = {.size = sizeof(config), .quarantine_bytes = 3 * MIB};
@@ -265,6 +339,8 @@ static const test_case cases[] = {
     {"one that cannot be waited for", one_that_fails},
     {"a shortage of chunks", shortage_of_chunks},
     {"a shortage of the driver's allocations", shortage_of_driver_allocations},
+    {"room of another stream", room_of_another},
+    {"kept beside what is on its way", kept_beside_the_doomed},
     {"a block in quarantine", quarantine},
     {"fences that are missing", missing_fences},
     {"a wait that is refused in a capture", refused_in_a_capture},
