@@ -15,7 +15,8 @@
  *   others     the caches of all threads, the slabs of all lanes
  *   steal      (policy `when short`), and idle chunks and single blocks of other lanes
  *   trim       idle chunks that do not fit anywhere go back to the device, which may have others
- *   wait       for the oldest fence, on the host, and in the end for all work of all streams
+ *   wait       on the host, for the oldest fence behind which there is room, or the oldest of all,
+ *              and in the end for all work of all streams
  *   ask        the owner's callback */
 #include "base/bits.h"
 #include "bucket.h"
