@@ -210,23 +210,11 @@ static tarn_status small_alloc(tarn_heap *heap, tarni_cache *cache, uint32_t cla
   return small_miss(heap, cache, class_index, block);
 }
 
-static tarn_status size_fail(tarn_heap *heap, uint64_t bytes) {
-  const uint64_t limit = tarni_heap_limit(heap), total = heap->port->device.total_bytes;
-  const bool is_limited = limit < total;
-  const uint64_t most = tarni_min(limit, total);
-  const tarni_facts facts = {
-      .device = heap->port->device.name, .requested_bytes = bytes, .available_bytes = most};
-  return tarni_fail(is_limited ? TARN_LIMIT : TARN_DEVICE_MEMORY, "tarn_alloc", &facts,
-                    is_limited ? "Ask for less, or raise the limit." : "Ask for less.",
-                    "%llu bytes are more than %s (%llu)", (unsigned long long)bytes,
-                    is_limited ? "the heap's limit" : "the device has", (unsigned long long)most);
-}
-
 static tarn_status large_alloc(tarn_heap *heap, tarni_cache *cache, uint64_t bytes,
                                uint64_t alignment, tarn_ptr *block) {
   uint64_t size;
   if (!tarni_align_up_checked(bytes, TARNI_GRANULE, &size) || size > heap->size) {
-    return size_fail(heap, bytes);
+    return tarni_heap_refuse_size(heap, bytes, "tarn_alloc");
   }
   if (alignment <= TARNI_GRANULE && tarni_cache_enter(cache)) {
     const tarni_index extent = large_hit(heap, cache, size);

@@ -455,6 +455,19 @@ tarn_status tarn_heap_set_limit(tarn_heap *heap, uint64_t limit_bytes) {
   return is_over ? tarn_heap_trim(heap, keep) : TARN_OK;
 }
 
+tarn_status tarni_heap_refuse_size(tarn_heap *heap, uint64_t bytes, const char *operation) {
+  const uint64_t limit = tarni_heap_limit(heap), total = heap->port->device.total_bytes;
+  const bool is_limited = limit < total;
+  const uint64_t most = tarni_min(limit, total);
+  const tarni_facts facts = {
+      .device = heap->port->device.name, .requested_bytes = bytes, .available_bytes = most};
+  return tarni_fail(is_limited ? TARN_LIMIT : TARN_DEVICE_MEMORY, operation, &facts,
+                    is_limited ? "Ask for less, or raise the limit with tarn_heap_set_limit."
+                               : "Ask for less.",
+                    "%llu bytes are more than %s (%llu)", (unsigned long long)bytes,
+                    is_limited ? "the heap's limit" : "the device has", (unsigned long long)most);
+}
+
 static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
   if (heap->buckets != NULL) {
     const tarni_facts none = {.device = heap->port->device.name, .requested_bytes = bytes};
@@ -465,19 +478,8 @@ static tarn_status reserve_check(tarn_heap *heap, uint64_t bytes) {
                       "known sizes cannot be kept",
                       (unsigned long long)bytes);
   }
-  const uint64_t limit = tarni_heap_limit(heap), total = heap->port->device.total_bytes;
-  if (bytes <= tarni_min(limit, heap->size)) { /* no more has an address */
-    return TARN_OK;
-  }
-  const bool is_limited = limit < total;
-  const uint64_t most = tarni_min(limit, total);
-  const tarni_facts facts = {
-      .device = heap->port->device.name, .requested_bytes = bytes, .available_bytes = most};
-  return tarni_fail(is_limited ? TARN_LIMIT : TARN_DEVICE_MEMORY, "tarn_heap_reserve", &facts,
-                    is_limited ? "Reserve less, or raise the limit with tarn_heap_set_limit."
-                               : "Reserve less.",
-                    "%llu bytes are more than %s (%llu)", (unsigned long long)bytes,
-                    is_limited ? "the heap's limit" : "the device has", (unsigned long long)most);
+  const uint64_t most = tarni_min(tarni_heap_limit(heap), heap->size); /* no more has an address */
+  return bytes <= most ? TARN_OK : tarni_heap_refuse_size(heap, bytes, "tarn_heap_reserve");
 }
 
 /* How much is reserved at a time: not too many chunks at once; of a fixed heap, one chunk. */

@@ -36,6 +36,8 @@ tarn_status tarni_heap_settle_grow(tarn_heap *heap);
 
 /* The limit as it is now: it may change at any time. */
 uint64_t tarni_heap_limit(tarn_heap *heap);
+/* The error for so many bytes that no heap of this device, or with this limit, can hold. */
+tarn_status tarni_heap_refuse_size(tarn_heap *heap, uint64_t bytes, const char *operation);
 
 /* tarn_heap_trim without what captures have left. */
 tarn_status tarni_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
@@ -169,15 +171,17 @@ static inline bool tarni_is_legacy(tarn_stream stream) {
 }
 /* TARN_CAPTURE where it is the legacy stream and work on it would break somebody's capture. */
 tarn_status tarni_legacy_check(const tarn_heap *heap, tarn_stream stream);
-/* Waits, on the host, for all work of the device. */
-tarn_status tarni_device_await(tarn_heap *heap);
-/* What that took and could not give back is given back, which waits for the device. */
-tarn_status tarni_unreturned_reap(tarn_heap *heap);
 /* Waits, on the host, for all that the lanes' streams were given. */
 tarn_status tarni_lanes_finish_grow(tarn_heap *heap);
 /* Gives the fences back. May be called again where it fails. */
 tarn_status tarni_fences_close(tarn_heap *heap);
 void tarni_lanes_close(tarn_heap *heap);
+
+/* ---- await.c: waiting for the whole device ---- */
+/* Waits, on the host, for all work of the device. */
+tarn_status tarni_device_await(tarn_heap *heap);
+/* What that took and could not give back is given back, which waits for the device. */
+tarn_status tarni_unreturned_reap(tarn_heap *heap);
 
 /* ---- lane.c: the streams that a heap knows ---- */
 /* The lane of a stream, made if need be; or 0 where the heap does not know the stream. */

@@ -178,7 +178,7 @@ static void reserving_too_much(void) {
   REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
   CHECK_STATUS(tarn_heap_reserve(r.heap, 65 * MIB), TARN_DEVICE_MEMORY);
   CHECK_HAS(tarn_last_message(), "68157440 bytes are more than the device has (67108864). "
-                                 "Reserve less.");
+                                 "Ask for less.");
   CHECK_STATUS(tarn_heap_reserve(r.heap, UINT64_MAX), TARN_DEVICE_MEMORY);
   CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
   CHECK_OK(tarn_heap_reserve(r.heap, 0));
