@@ -10,8 +10,9 @@
  * Likewise with slabs that are collected and made again, for ever, to save memory in a heap that
  * holds more than is used all the same. Once so many were collected, a heap that holds more than
  * was ever used, but for what bins and shelves keep, is eased: within bounds it makes memory rather
- * than to collect or to move, and caches have shelves for large blocks (shelf.c). If as much memory
- * moves then as it holds it is not at ease so, and collects twice as many before the next try.
+ * than to collect or to move, and caches have shelves for large blocks (shelf.c). At its bounds it
+ * collects again, and what it collects there widens them a little. If as much memory moves while it
+ * is eased as it holds it is not at ease so, and collects twice as many before the next try.
  *
  * Everything is under heap->lock. */
 #include "base/bits.h"
@@ -24,6 +25,7 @@ enum {
   REST_SHARE = 4,       /* up to this part of the peak, and with this part of the limit left */
   REST_EASE_SHARE = 16, /* eased is what holds more than the peak and this part of it, */
   REST_EASE_MOST = 8,   /* but makes no more than so many of these parts, */
+  REST_EASE_MORE = 4,   /* and up to so many besides, for what is collected at these bounds, */
   REST_EASE_ROOM = 2,   /* with this part of the limit left; */
   REST_SHELF_SHARE = 4, /* this part of the peak is for the shelves of all caches, */
   REST_SHELF_ROOM = 4,  /* where no more than this part of the limit is held, */
@@ -46,10 +48,6 @@ static bool has_room(const tarn_heap *heap, uint64_t more, uint64_t share) {
 }
 
 /* ---- Slabs ---- */
-
-void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
-  heap->rest.n_collected += n_slabs;
-}
 
 /* Slabs that are collected before the heap is eased. */
 static uint64_t patience(const tarni_rest *rest) {
@@ -95,9 +93,16 @@ static bool is_loose(const tarn_heap *heap, uint64_t more) {
 }
 
 bool tarni_rest_is_eased_locked(const tarn_heap *heap, uint64_t more) {
-  const uint64_t peak = heap->rest.lean_peak;
-  return heap->reserved_bytes + more <= peak + peak / REST_EASE_SHARE * REST_EASE_MOST &&
+  const tarni_rest *rest = &heap->rest;
+  const uint64_t besides = tarni_min(rest->n_bounded / patience(rest), REST_EASE_MORE);
+  const uint64_t part = rest->lean_peak / REST_EASE_SHARE;
+  return heap->reserved_bytes + more <= rest->lean_peak + part * (REST_EASE_MOST + besides) &&
          is_loose(heap, more);
+}
+
+void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs) {
+  heap->rest.n_bounded += is_loose(heap, 0) ? n_slabs : 0;
+  heap->rest.n_collected += n_slabs;
 }
 
 /* What blocks have to spare is out of reach until they are freed: it must be little of the limit.
@@ -114,7 +119,7 @@ static void ease_try(tarn_heap *heap, uint64_t bytes, uint64_t n_made) {
   rest->n_eased -= tarni_min(rest->n_eased, n_made);
   rest->n_eased += is_loose(heap, 0) ? bytes >> heap->unit_log2 : 0;
   if (rest->n_eased > heap->reserved_bytes >> heap->unit_log2) {
-    rest->n_collected = rest->n_eased = 0;
+    rest->n_collected = rest->n_bounded = rest->n_eased = 0;
     rest->n_tries++;
   }
 }

@@ -342,7 +342,8 @@ typedef struct tarni_rest {
   uint64_t n_moves;      /* of chunks, less one for so many slabs that were made without */
   uint64_t n_slabs;      /* made since the last move, and what was left of those before */
   uint64_t earned_bytes; /* by moves */
-  uint64_t n_collected;  /* slabs that collecting took */
+  uint64_t n_collected;  /* slabs that collecting took, */
+  uint64_t n_bounded;    /* and of these, while the heap was loose: at the bounds of its ease */
   uint64_t lean_peak;    /* the most that was ever used, but for what is kept, */
   uint64_t peak_next;    /* and what is to be used, but for lanes' bins, before it is seen anew, */
   uint64_t n_unseen;     /* or so many slabs made, since caches' bins are out of sight */

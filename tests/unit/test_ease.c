@@ -216,6 +216,36 @@ static void put_off(store *s, uint64_t n_moves, uint32_t n_slabs) {
   tarni_lock_release(&s->r.heap->lock);
 }
 
+/* At its bounds it collects, and they widen with what it collects there: a sixteenth for as much as
+ * it took to be eased, up to three quarters in all. What it collects while it is tight is no
+ * reason.
+ */
+static void bounds_widen(void) {
+  static store s;
+  REQUIRE(store_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT, 60 * MIB));
+  tarni_rest *rest = &s.r.heap->rest;
+  CHECK_EQ(most_eased(&s), 100);
+  rest->lean_peak = (uint64_t)360 * MIB;
+  put_off(&s, 0, 8 * MANY_SLABS);
+  rest->lean_peak = (uint64_t)320 * MIB;
+  CHECK_EQ(most_eased(&s), 100);
+  put_off(&s, 0, MANY_SLABS - 1);
+  CHECK_EQ(most_eased(&s), 100);
+  put_off(&s, 0, 1);
+  CHECK_EQ(most_eased(&s), 120);
+  put_off(&s, 0, MANY_SLABS);
+  CHECK_EQ(most_eased(&s), 140);
+  put_off(&s, 0, 16 * MANY_SLABS);
+  CHECK_EQ(most_eased(&s), 180);
+  put_off(&s, 1000, 0); /* it was not at ease so */
+  CHECK_EQ(rest->n_tries, 1);
+  put_off(&s, 0, 2 * MANY_SLABS);
+  CHECK_EQ(most_eased(&s), 100);
+  put_off(&s, 0, 2 * MANY_SLABS);
+  CHECK_EQ(most_eased(&s), 120);
+  store_close(&s);
+}
+
 /* A heap of 400 MiB, every other chunk of it idle, that is eased. */
 static bool comb_open(program *p, uint64_t lean_peak) {
   enum { N = 200 };
@@ -465,6 +495,7 @@ static const test_case cases[] = {
     {"within bounds", is_bounded},
     {"if it holds more than is used", needs_reason},
     {"and there is room for more", needs_room},
+    {"which widen with what is collected there", bounds_widen},
     {"rather than to move chunks", makes_rather_than_moves},
     {"more than it needs at once", makes_ahead},
     {"as far as addresses are void", makes_ahead_in_hole},
