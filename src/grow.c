@@ -25,8 +25,7 @@ enum {
   GROW_AHEAD_FROM = 128,      /* by a heap that holds so many */
   GROW_AHEAD_TO = 256,        /* and not yet so many, and none that are idle, */
   GROW_AHEAD_LEFT = 4096,     /* and may still make so many */
-  GROW_EASED_SHARE = 32,      /* this part of what it holds, a cache, by one that is eased, */
-  GROW_EASED_LEFT = 16,       /* and would be with this part more, */
+  GROW_EASED_SHARE = 16,      /* or this part of what it holds, a cache, by one that is eased, */
   GROW_AHEAD_CHUNKS = 25,     /* in up to so many chunks: log2 of the largest */
   GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither moved nor collected for */
@@ -293,14 +292,14 @@ static tarn_status plan_new_locked(tarn_heap *heap, grow_plan *plan, uint64_t of
  * not move, so larger ones are fewer mappings. Blocks that go after all leave halves of them, which
  * nobody can have: so only where a heap of this size is little of what it may hold.
  * What an eased heap needs wanders, and it grows by less and less and never for the last time: a
- * step ahead is most often the last. Not near its bounds, where it would have to collect again. */
+ * step ahead is most often the last. Not beyond its bounds, where it would have to collect again.
+ */
 static uint64_t ahead_of(const tarn_heap *heap, const tarni_need *need) {
   const uint64_t parts = (uint64_t)GROW_EASED_SHARE * tarni_max(heap->n_caches, 1);
   const uint64_t share = tarni_max(heap->reserved_bytes / parts, heap->unit);
   const uint64_t step = tarni_min((uint64_t)1 << tarni_log2(share), GROW_MAX_CHUNK);
-  const uint64_t more = need->size + heap->reserved_bytes / GROW_EASED_LEFT;
   if (!need->is_short && step > heap->unit && heap->refused_bytes == 0 &&
-      tarni_rest_is_eased_locked(heap, more)) {
+      tarni_rest_is_eased_locked(heap, need->size + step)) {
     return step;
   }
   const uint64_t n_units = heap->reserved_bytes >> heap->unit_log2;

@@ -27,7 +27,7 @@ enum {
   MAX_COLUMNS = 8,
   N_SIZES = 5,
   WARM_CYCLES = 2048,       /* of the mix: by then tarn has nearly all the windows that it needs */
-  WARM_CYCLES_ALL = 128,    /* of several threads, each */
+  WARM_CYCLES_ALL = 1024,   /* of several threads, each */
   WARM_STEPS_OTHERS = 2048, /* of other allocators: not cycles, since they may be slow */
 };
 static const uint64_t pair_sizes[N_SIZES] = {256, 4 << 10, 64 << 10, 1 << 20, 32 << 20};

@@ -285,11 +285,11 @@ static void makes_rather_than_moves(void) {
   CHECK(moved_for((uint64_t)400 * MIB) != 0); /* or no more than it needs */
 }
 
-/* It makes a power of two, up to a 32nd of what it holds, at a time, so that it need not so soon
- * again; not near its bounds. */
+/* It makes a power of two, up to a sixteenth of what it holds, at a time, so that it need not so
+ * soon again; not beyond its bounds. */
 static void makes_ahead(void) {
   static program p;
-  REQUIRE(comb_open(&p, (uint64_t)302 * MIB));
+  REQUIRE(comb_open(&p, (uint64_t)295 * MIB));
   CHECK_OK(rig_alloc(&p.r, 26 * MIB, p.r.streams[0], &p.blocks[0]));
   CHECK_EQ(rig_stats(&p.r).reserved_bytes, (uint64_t)432 * MIB);
   CHECK_OK(rig_alloc(&p.r, 6 * MIB, p.r.streams[0], &p.blocks[2]));
@@ -297,7 +297,7 @@ static void makes_ahead(void) {
   CHECK_EQ(p.r.heap->moved_chunks, 0);
   program_end(&p);
   rig_close(&p.r);
-  REQUIRE(comb_open(&p, (uint64_t)300 * MIB)); /* half as much again is less than 451 */
+  REQUIRE(comb_open(&p, (uint64_t)294 * MIB)); /* half as much again is less than 442 */
   CHECK_OK(rig_alloc(&p.r, 26 * MIB, p.r.streams[0], &p.blocks[0]));
   CHECK_EQ(rig_stats(&p.r).reserved_bytes, (uint64_t)426 * MIB);
   program_end(&p);
