@@ -27,7 +27,7 @@ enum {
   REST_EASE_MOST = 8,   /* but makes no more than so many of these parts, */
   REST_EASE_MORE = 4,   /* and up to so many besides, for what is collected at these bounds, */
   REST_EASE_ROOM = 2,   /* with this part of the limit left; */
-  REST_SHELF_SHARE = 4, /* this part of the peak is for the shelves of all caches, */
+  REST_SHELF_SHARE = 2, /* this part of the peak is for the shelves of all caches, */
   REST_SHELF_ROOM = 4,  /* where no more than this part of the limit is held, */
   REST_STACK_SHARE = 8, /* and this part of what is live is for their stacks */
   REST_STEP_SHARE = 64, /* a peak counts that is higher by this part, */

@@ -3,9 +3,9 @@
  * Shelves: large blocks that a thread gave back, for its next ones that are about as large. Room
  * for a large block is found under the lock, in trees of what is free, and takes ten times as long
  * as a small block from the cache. A heap that is eased (rest.c) holds more than it needs all the
- * same, in holes that fit nothing: there a cache keeps a few of these, four of each 32nd of a power
- * of two. A block from the shelf may have up to twelve of these parts more than was asked for. It
- * stays as large, so nothing drifts; what is spare is not its owner's.
+ * same, in holes that fit nothing: there a cache keeps a few of these, eight of each 32nd of a
+ * power of two. A block from the shelf may have up to twelve of these parts more than was asked
+ * for. It stays as large, so nothing drifts; what is spare is not its owner's.
  *
  * A shelf belongs to its cache, and is reached by whoever may reach into that. */
 #include "base/bits.h"
@@ -15,6 +15,7 @@ enum {
   SHELF_PARTS_LOG2 = 5, /* rows of a power of two */
   SHELF_LEAST_LOG2 = 6, /* granules: from 1 MiB on */
   SHELF_WIDTH = 12,     /* rows that are looked at for a block */
+  SHELF_LEFT = 4,       /* for a cache to come this part is left of what one has */
 };
 
 /* The row of a size, or one that there is not. */
@@ -151,12 +152,14 @@ bool tarni_shelf_yield_locked(tarn_heap *heap, tarni_cache *cache, uint64_t size
   return is_found;
 }
 
-/* Its part, with one left for a cache to come, and no more than others leave. */
+/* Its part, with some left for a cache to come, and no more than others leave: those that find all
+ * they need on their shelves do not come here, and do not see it. */
 void tarni_shelf_fit_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_shelf *shelf = &cache->shelf;
   const uint64_t all = tarni_is_watched(heap) ? 0 : tarni_rest_shelves_locked(heap);
   const uint64_t others = heap->shelf_limits - shelf->limit;
-  const uint64_t limit = tarni_min(all / (heap->n_caches + 1), all - tarni_min(all, others));
+  const uint64_t part = all / (SHELF_LEFT * heap->n_caches + 1) * SHELF_LEFT;
+  const uint64_t limit = tarni_min(part, all - tarni_min(all, others));
   if (bytes_of(shelf) > limit) {
     tarni_shelf_drop_locked(heap, cache);
   }

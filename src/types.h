@@ -238,7 +238,7 @@ typedef struct tarni_large {
 } tarni_large;
 
 /* Free large blocks of an eased heap (shelf.c). */
-enum { TARNI_SHELF_ROWS = 128, TARNI_SHELF_WORDS = TARNI_SHELF_ROWS / 64, TARNI_SHELF_DEPTH = 4 };
+enum { TARNI_SHELF_ROWS = 128, TARNI_SHELF_WORDS = TARNI_SHELF_ROWS / 64, TARNI_SHELF_DEPTH = 8 };
 
 typedef struct tarni_shelf_row { /* blocks of about the same size */
   uint32_t n;
