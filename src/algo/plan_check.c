@@ -3,8 +3,8 @@
  * The independent checker: it looks at a problem and at offsets and at nothing that the planner
  * computed on its way. Time lines are swept; partial orders are compared pair by pair. No locks. */
 #include <stdlib.h>
-#include <string.h>
 
+#include "algo/bitset.h"
 #include "algo/plan_scene.h"
 
 static bool takes_memory(const tarni_plan_problem *problem, uint32_t i) {
@@ -44,7 +44,7 @@ static tarn_status check_each(const tarni_plan_problem *problem, const uint64_t 
   return TARN_OK;
 }
 
-/* ---- Time lines: a sweep with the live buffers sorted by offset ----------------------------- */
+/* ---- Time lines: a sweep with the live buffers as a set of ranks ---------------------------- */
 
 typedef struct check_event {
   uint64_t time;
@@ -65,67 +65,99 @@ static int compare_events(const void *a, const void *b) {
   return (x->buffer > y->buffer) - (x->buffer < y->buffer);
 }
 
-/* The index of the first live buffer at or above an offset. */
-static uint32_t live_at(const uint64_t *offsets, const uint32_t *live, uint32_t n_live,
-                        uint64_t offset) {
-  uint32_t low = 0;
-  uint32_t high = n_live;
-  while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (offsets[live[middle]] < offset) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
+typedef struct check_place {
+  uint64_t offset;
+  uint32_t buffer;
+} check_place;
+
+static int compare_places(const void *a, const void *b) {
+  const check_place *x = a;
+  const check_place *y = b;
+  if (x->offset != y->offset) {
+    return x->offset < y->offset ? -1 : 1;
   }
-  return low;
+  return (x->buffer > y->buffer) - (x->buffer < y->buffer);
 }
 
-static tarn_status sweep(const tarni_plan_problem *problem, const uint64_t *offsets,
-                         const check_event *events, size_t n_events, uint32_t *live) {
-  uint32_t n_live = 0;
-  for (size_t e = 0; e < n_events; e++) {
-    const uint32_t i = events[e].buffer;
-    const uint32_t at = live_at(offsets, live, n_live, offsets[i]);
-    if (!events[e].is_begin) {
-      tarn_assert(at < n_live && live[at] == i);
-      memmove(live + at, live + at + 1, (n_live - at - 1) * sizeof(*live));
-      n_live--;
-      continue;
+/* What a sweep works with. A buffer's rank is its place by offset among all. */
+typedef struct check_sweep {
+  check_event *events;
+  size_t n_events;
+  check_place *places; /* by rank */
+  uint32_t *ranks;     /* by buffer */
+  tarni_bitset live;   /* ranks */
+} check_sweep;
+
+static void rank_all(const tarni_plan_problem *problem, const uint64_t *offsets,
+                     check_sweep *sweep) {
+  for (uint32_t i = 0; i < problem->count; i++) {
+    sweep->places[i] = (check_place){offsets[i], i};
+  }
+  qsort(sweep->places, problem->count, sizeof(*sweep->places), compare_places);
+  for (uint32_t rank = 0; rank < problem->count; rank++) {
+    sweep->ranks[sweep->places[rank].buffer] = rank;
+  }
+}
+
+/* Live buffers do not overlap, so a new one meets any only if it meets the next below or above. */
+static tarn_status check_begin(const tarni_plan_problem *problem, const uint64_t *offsets,
+                               const check_sweep *sweep, uint32_t i) {
+  const uint64_t above = tarni_bitset_from(&sweep->live, sweep->ranks[i]);
+  const uint64_t below = tarni_bitset_below(&sweep->live, sweep->ranks[i]);
+  if (above != TARNI_BITSET_NONE) {
+    const uint32_t other = sweep->places[above].buffer;
+    if (offsets[other] - offsets[i] < problem->buffers[i].bytes) {
+      return fail_overlap(problem, offsets, other, i);
     }
-    if (at < n_live && offsets[live[at]] - offsets[i] < problem->buffers[i].bytes) {
-      return fail_overlap(problem, offsets, live[at], i);
+  }
+  if (below != TARNI_BITSET_NONE) {
+    const uint32_t other = sweep->places[below].buffer;
+    if (offsets[i] - offsets[other] < problem->buffers[other].bytes) {
+      return fail_overlap(problem, offsets, other, i);
     }
-    if (at > 0 && offsets[i] - offsets[live[at - 1]] < problem->buffers[live[at - 1]].bytes) {
-      return fail_overlap(problem, offsets, live[at - 1], i);
+  }
+  return TARN_OK;
+}
+
+static tarn_status run_sweep(const tarni_plan_problem *problem, const uint64_t *offsets,
+                             check_sweep *sweep) {
+  rank_all(problem, offsets, sweep);
+  qsort(sweep->events, sweep->n_events, sizeof(*sweep->events), compare_events);
+  for (size_t e = 0; e < sweep->n_events; e++) {
+    const uint32_t i = sweep->events[e].buffer;
+    if (sweep->events[e].is_begin) {
+      TARN_TRY(check_begin(problem, offsets, sweep, i));
+      tarni_bitset_add(&sweep->live, sweep->ranks[i]);
+    } else {
+      tarni_bitset_remove(&sweep->live, sweep->ranks[i]);
     }
-    memmove(live + at + 1, live + at, (n_live - at) * sizeof(*live));
-    live[at] = i;
-    n_live++;
   }
   return TARN_OK;
 }
 
 static tarn_status check_times(const tarni_plan_problem *problem, const uint64_t *offsets) {
-  check_event *events = calloc(2 * (size_t)problem->count + 1, sizeof(*events));
-  uint32_t *live = calloc((size_t)problem->count + 1, sizeof(*live));
+  const size_t n = (size_t)problem->count + 1;
+  check_sweep sweep = {.events = calloc(2 * n, sizeof(*sweep.events)),
+                       .places = calloc(n, sizeof(*sweep.places)),
+                       .ranks = calloc(n, sizeof(*sweep.ranks))};
   tarn_status status = TARN_OK;
-  size_t n_events = 0;
-  if (events == NULL || live == NULL) {
+  const bool has_set = tarni_bitset_open(&sweep.live, n);
+  if (sweep.events == NULL || sweep.places == NULL || sweep.ranks == NULL || !has_set) {
     status = tarni_fail(TARN_HOST_MEMORY, "plan_check", NULL, "Free host memory.",
                         "no memory to check %u buffers", problem->count);
   } else {
     for (uint32_t i = 0; i < problem->count; i++) {
       if (takes_memory(problem, i)) {
-        events[n_events++] = (check_event){problem->buffers[i].begin, i, true};
-        events[n_events++] = (check_event){problem->buffers[i].end, i, false};
+        sweep.events[sweep.n_events++] = (check_event){problem->buffers[i].begin, i, true};
+        sweep.events[sweep.n_events++] = (check_event){problem->buffers[i].end, i, false};
       }
     }
-    qsort(events, n_events, sizeof(*events), compare_events);
-    status = sweep(problem, offsets, events, n_events, live);
+    status = run_sweep(problem, offsets, &sweep);
   }
-  free(events);
-  free(live);
+  free(sweep.events);
+  free(sweep.places);
+  free(sweep.ranks);
+  tarni_bitset_close(&sweep.live);
   return status;
 }
 
