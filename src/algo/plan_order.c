@@ -18,28 +18,43 @@ static bool has_bit(const uint64_t *set, uint32_t member) {
   return ((set[member / 64] >> (member % 64)) & 1) != 0;
 }
 
-/* Buffers in an order in which predecessors come first; false when there is a cycle. */
+/* What a walk has still to do at a buffer: its next predecessor, or one of these. */
+#define WALK_NEW UINT32_MAX
+#define WALK_DONE (UINT32_MAX - 1)
+
+/* Buffers in an order in which predecessors come first; false when there is a cycle. Walks to the
+ * predecessors of each and takes it after them. The path of the walk lies at the end of `sorted`:
+ * nothing on it is sorted yet, so there is room for both. */
 static bool sort_topologically(const tarni_plan_problem *problem, uint32_t *sorted,
-                               uint32_t *missing) {
+                               uint32_t *next) {
   const tarni_plan_order *order = problem->order;
+  const uint32_t n = problem->count;
   uint32_t n_sorted = 0;
-  bool has_moved = true;
-  memset(missing, 1, problem->count * sizeof(*missing));
-  while (n_sorted < problem->count && has_moved) {
-    has_moved = false;
-    for (uint32_t i = 0; i < problem->count; i++) {
-      bool is_ready = missing[i] != 0;
-      for (uint32_t k = order->starts[i]; k < order->starts[i + 1] && is_ready; k++) {
-        is_ready = missing[order->predecessors[k]] == 0;
+  memset(next, 0xff, n * sizeof(*next));
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t top = n;
+    if (next[i] == WALK_NEW) {
+      next[i] = order->starts[i];
+      sorted[--top] = i;
+    }
+    while (top < n) {
+      const uint32_t at = sorted[top];
+      if (next[at] == order->starts[at + 1]) {
+        next[at] = WALK_DONE;
+        top++;
+        sorted[n_sorted++] = at;
+        continue;
       }
-      if (is_ready) {
-        missing[i] = 0;
-        sorted[n_sorted++] = i;
-        has_moved = true;
+      const uint32_t before = order->predecessors[next[at]++];
+      if (next[before] == WALK_NEW) {
+        next[before] = order->starts[before];
+        sorted[--top] = before;
+      } else if (next[before] != WALK_DONE) {
+        return false; /* it is on the path itself */
       }
     }
   }
-  return n_sorted == problem->count;
+  return true;
 }
 
 enum { TILE = 64 }; /* rows of a word each: relations are turned around tile by tile */
@@ -99,13 +114,13 @@ tarn_status tarni_order_conflicts(const tarni_plan_problem *problem, uint64_t **
   *words = ((size_t)n + 63) / 64 + 1;
   uint64_t *before = calloc((size_t)n * *words + 1, sizeof(*before));
   uint32_t *sorted = calloc((size_t)n + 1, sizeof(*sorted));
-  uint32_t *missing = calloc((size_t)n + 1, sizeof(*missing));
+  uint32_t *next = calloc((size_t)n + 1, sizeof(*next));
   tarn_status status = TARN_OK;
   *conflicts = NULL;
-  if (before == NULL || sorted == NULL || missing == NULL) {
+  if (before == NULL || sorted == NULL || next == NULL) {
     status = tarni_fail(TARN_HOST_MEMORY, "plan", NULL, "Free host memory.",
                         "no memory for the order of %u buffers", n);
-  } else if (!sort_topologically(problem, sorted, missing)) {
+  } else if (!sort_topologically(problem, sorted, next)) {
     status = tarni_fail(TARN_INVALID, "plan", NULL, "Remove the cycle.",
                         "the predecessors of %u buffers form a cycle", n);
   }
@@ -121,7 +136,7 @@ tarn_status tarni_order_conflicts(const tarni_plan_problem *problem, uint64_t **
     }
   }
   free(sorted);
-  free(missing);
+  free(next);
   if (status != TARN_OK) {
     free(before);
     return status;
