@@ -5,6 +5,7 @@
  * in memory as a whole. Compressed files are read by zlib, or, where tarn was built without it, by
  * a gzip process. No locks: a reader belongs to one thread. */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,6 @@
 #if TARN_HAVE_ZLIB
 #include <zlib.h>
 #else
-#include <fcntl.h>
 #include <sys/wait.h>
 #endif
 
@@ -295,26 +295,93 @@ static bool feed(reader *r, const char *bytes, size_t n) {
 /* ---- Files ---------------------------------------------------------------------------------- */
 
 #if TARN_HAVE_ZLIB
-static bool feed_file(reader *r, const char *path) {
-  static char buffer[READ_BYTES];
-  gzFile file = strcmp(path, "-") == 0 ? gzdopen(dup(STDIN_FILENO), "rb") : gzopen(path, "rb");
-  if (file == NULL) {
-    return refuse(r, "cannot be opened: %s", errno != 0 ? strerror(errno) : "out of memory");
+/* A file whose beginning is looked at before it is known what it is. */
+typedef struct piece_reader {
+  int file;
+  size_t length; /* of what is in the buffer */
+  unsigned char buffer[READ_BYTES];
+} piece_reader;
+
+/* The next piece behind what is in the buffer; false: it cannot be read. Nothing more: the end. */
+static bool read_piece(reader *r, piece_reader *from) {
+  ssize_t n;
+  do {
+    n = read(from->file, from->buffer + from->length, sizeof(from->buffer) - from->length);
+  } while (n < 0 && errno == EINTR);
+  from->length += n > 0 ? (size_t)n : 0;
+  return n >= 0 || refuse(r, "cannot be read further: %s", strerror(errno));
+}
+
+static bool feed_plain(reader *r, piece_reader *from) {
+  bool is_good = true;
+  while (is_good && from->length != 0) {
+    is_good = feed(r, (const char *)from->buffer, from->length);
+    from->length = 0;
+    is_good = is_good && read_piece(r, from);
+  }
+  return is_good;
+}
+
+/* Unpacks what is in the buffer. *is_whole: the last part ended with it. gzip's parts may follow
+ * each other, so what comes behind one is another or damage. */
+static bool feed_piece(reader *r, piece_reader *from, z_stream *stream, bool *is_whole) {
+  static unsigned char text[READ_BYTES];
+  stream->next_in = from->buffer;
+  stream->avail_in = (unsigned)from->length;
+  from->length = 0;
+  do {
+    if (*is_whole) {
+      if (stream->avail_in == 0) {
+        return true;
+      }
+      (void)inflateReset(stream);
+      *is_whole = false;
+    }
+    stream->next_out = text;
+    stream->avail_out = sizeof(text);
+    const int code = inflate(stream, Z_NO_FLUSH);
+    if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
+      return refuse(r, "the compressed file is damaged, or something else follows it: %s",
+                    stream->msg != NULL ? stream->msg : "out of memory");
+    }
+    *is_whole = code == Z_STREAM_END;
+    const size_t n = sizeof(text) - stream->avail_out;
+    if (n != 0 && !feed(r, (const char *)text, n)) {
+      return false;
+    }
+  } while (stream->avail_in != 0 || stream->avail_out == 0);
+  return true;
+}
+
+static bool feed_packed(reader *r, piece_reader *from) {
+  z_stream stream = {0};
+  bool is_whole = false;
+  if (inflateInit2(&stream, MAX_WBITS + 16) != Z_OK) { /* 16: gzip's own form */
+    return refuse_memory(r);
   }
   bool is_good = true;
-  int n;
-  while (is_good && (n = gzread(file, buffer, sizeof(buffer))) > 0) {
-    is_good = feed(r, buffer, (size_t)n);
+  while (is_good && from->length != 0) {
+    is_good = feed_piece(r, from, &stream, &is_whole) && read_piece(r, from);
   }
-  int code = Z_OK;
-  const char *reason = gzerror(file, &code);
-  if (is_good && code != Z_OK) {
-    is_good = refuse(r, "cannot be read further: %s",
-                     code == Z_ERRNO       ? strerror(errno)
-                     : code == Z_BUF_ERROR ? "the compressed file is cut off"
-                                           : reason);
+  (void)inflateEnd(&stream);
+  return is_good &&
+         (is_whole || refuse(r, "cannot be read further: the compressed file is cut off"));
+}
+
+static bool feed_file(reader *r, const char *path) {
+  static piece_reader from;
+  from.length = 0;
+  from.file = strcmp(path, "-") == 0 ? dup(STDIN_FILENO) : open(path, O_RDONLY | O_CLOEXEC);
+  if (from.file < 0) {
+    return refuse(r, "cannot be opened: %s", strerror(errno));
   }
-  (void)gzclose(file);
+  bool is_good = read_piece(r, &from);
+  if (is_good && from.length == 1) { /* a pipe may give a byte at a time */
+    is_good = read_piece(r, &from);
+  }
+  const bool is_packed = from.length >= 2 && from.buffer[0] == 0x1f && from.buffer[1] == 0x8b;
+  is_good = is_good && (is_packed ? feed_packed(r, &from) : feed_plain(r, &from));
+  (void)close(from.file);
   return is_good;
 }
 #else

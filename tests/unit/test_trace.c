@@ -188,12 +188,13 @@ static void write_file(const char *path, const void *bytes, size_t length) {
   CHECK_EQ(fclose(file), 0);
 }
 
+/* "a 1 4096 0", "f 1" by gzip */
+static const unsigned char compressed[] = {0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
+                                           0x03, 0x4b, 0x54, 0x30, 0x54, 0x30, 0x31, 0xb0, 0x34,
+                                           0x53, 0x30, 0xe0, 0x4a, 0x53, 0x30, 0xe4, 0x02, 0x00,
+                                           0xb0, 0xba, 0x23, 0x93, 0x0f, 0x00, 0x00, 0x00};
+
 static void files(void) {
-  /* "a 1 4096 0", "f 1" by gzip */
-  static const unsigned char compressed[] = {0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02,
-                                             0x03, 0x4b, 0x54, 0x30, 0x54, 0x30, 0x31, 0xb0, 0x34,
-                                             0x53, 0x30, 0xe0, 0x4a, 0x53, 0x30, 0xe4, 0x02, 0x00,
-                                             0xb0, 0xba, 0x23, 0x93, 0x0f, 0x00, 0x00, 0x00};
   char path[64], plain[80];
   trace t;
   (void)snprintf(path, sizeof(path), "/tmp/tarn-test-trace-%d", (int)getpid());
@@ -216,6 +217,31 @@ static void files(void) {
   CHECK_HAS(message, "No such file");
   CHECK(!trace_open("/", &t, message));
   CHECK_HAS(message, "/: ");
+}
+
+/* Parts that gzip has packed may follow each other; what else follows is refused, not passed over:
+ * it may be events. */
+static void what_follows_a_compressed_file(void) {
+  static const char *const tails[] = {"a 2 4096 0\n", "x", "\x1f", "\x1f\x8b\x08"};
+  unsigned char bytes[2 * sizeof(compressed)];
+  char path[64];
+  trace t;
+  (void)snprintf(path, sizeof(path), "/tmp/tarn-test-trace-%d", (int)getpid());
+  memcpy(bytes, compressed, sizeof(compressed));
+  memcpy(bytes + sizeof(compressed), compressed, sizeof(compressed));
+  write_file(path, bytes, sizeof(bytes));
+  CHECK(trace_open(path, &t, message));
+  CHECK_EQ(t.n_events, 4);
+  trace_close(&t);
+  for (size_t i = 0; i < sizeof(tails) / sizeof(tails[0]); i++) {
+    memcpy(bytes + sizeof(compressed), tails[i], strlen(tails[i]));
+    write_file(path, bytes, sizeof(compressed) + strlen(tails[i]));
+    if (!CHECK(!trace_open(path, &t, message))) {
+      test_note("tail %zu: %zu events", i, t.n_events);
+      trace_close(&t);
+    }
+  }
+  CHECK_EQ(remove(path), 0);
 }
 
 /* A bad line of a compressed file is refused at once, however much follows it. */
@@ -279,6 +305,7 @@ static const test_case cases[] = {
     {"trace: names against a table", names_against_a_table},
     {"trace: any bytes", any_bytes},
     {"trace: files, plain, compressed, cut off, missing", files},
+    {"trace: what follows a compressed file", what_follows_a_compressed_file},
     {"trace: a bad line of many", a_bad_line_of_many},
     {"trace: the recorded programs", recorded_programs},
     {"trace: peaks that nobody counted", unknown_peaks},
