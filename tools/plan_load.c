@@ -11,9 +11,14 @@
 #include "plan.h"
 #include "trace.h"
 
-/* Keeps the part of each lifetime that is inside the window, and the buffers that have one. */
+/* Keeps the part of each lifetime that is inside the window, and the buffers that have one. Where
+ * all of time is the window all buffers stay, also those that never live: a plan has an offset for
+ * each. */
 static void clip_buffers(plan_job *job, uint64_t begin, uint64_t end) {
   uint64_t n = 0;
+  if (begin == 0 && end == UINT64_MAX) {
+    return;
+  }
   for (uint64_t i = 0; i < job->count; i++) {
     tarn_plan_buffer buffer = job->buffers[i];
     buffer.begin = buffer.begin < begin ? begin : buffer.begin;

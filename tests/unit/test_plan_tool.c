@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "support/test.h"
+#include "tarn/plan.h"
 
 static char output[1 << 16];
 static char folder[] = "/tmp/tarn-test-plan-XXXXXX";
@@ -131,6 +132,31 @@ static void saved_and_loaded(void) {
   take_down();
 }
 
+/* What is saved for a table is a plan for all of its rows, also those that never live. */
+static void a_plan_for_every_row(void) {
+  static const char table[] = "id,lower,upper,size\n7,0,2,100\n8,1,1,50\n9,2,4,100\n";
+  tarn_plan_problem problem = {.size = sizeof(problem)};
+  tarn_plan_buffer *buffers = NULL;
+  uint64_t *ids = NULL;
+  tarn_plan *plan = NULL;
+  if (!set_up()) {
+    return;
+  }
+  CHECK(write_file("e.csv", table));
+  CHECK_EQ(run_plan("--json --save e.plan e.csv"), 0);
+  CHECK_HAS(output, "\"buffers\": 3");
+  CHECK_EQ(run_plan("--json --window 0:4 e.csv"), 0);
+  CHECK_HAS(output, "\"buffers\": 2");
+  CHECK_EQ(run_plan_after("cat e.plan && :", ""), 0);
+  CHECK_OK(tarn_plan_read(table, strlen(table), &buffers, &ids, &problem.count));
+  problem.buffers = buffers;
+  CHECK_OK(tarn_plan_load(&problem, output, strlen(output), &plan));
+  tarn_plan_destroy(plan);
+  free(buffers);
+  free(ids);
+  take_down();
+}
+
 /* The title of a drawing is text whatever the file is called. */
 static void a_drawing_of_any_name(void) {
   if (!set_up()) {
@@ -166,6 +192,7 @@ static const test_case cases[] = {
     {"a trace with a comment", a_trace_with_a_comment},
     {"from a pipe", from_a_pipe},
     {"saved and loaded", saved_and_loaded},
+    {"a plan for every row", a_plan_for_every_row},
     {"a drawing of any name", a_drawing_of_any_name},
     {"wrong use", wrong_use},
 };
