@@ -24,6 +24,7 @@ enum {
   BENCH_RING = 256,      /* blocks under way between two threads */
   BENCH_ROUNDS = 31,     /* unless others are asked for */
   BENCH_MAX_ROUNDS = 1001,
+  BENCH_FAILURE = 512, /* room for a message */
 };
 
 /* ---- Work ----------------------------------------------------------------------------------- */
@@ -103,6 +104,8 @@ typedef struct bench_time {
   double best_ns;        /* the least of them */
   double pairs_a_second; /* of all threads together, from the median */
   uint64_t driver_calls; /* on `device` during the timed rounds */
+  /* Where it is not measured: what tarn said on the thread that failed first, or nothing. */
+  char failure[BENCH_FAILURE];
 } bench_time;
 
 typedef struct bench_case {
@@ -133,6 +136,9 @@ uint32_t bench_find_peers(bench_peer peers[BENCH_MAX_PEERS], tarn_heap *heap,
 
 /* Says of those that are not here why. */
 void bench_print_absent(const bench_peer peers[], uint32_t n_peers);
+
+/* Tells on stderr why tarn has rows without a figure, and returns TOOL_FAILED. */
+int bench_fail(const char failure[BENCH_FAILURE]);
 
 /* How many CPUs this process may use. */
 uint32_t bench_cpus(void);

@@ -52,7 +52,8 @@ typedef struct pair_bench {
   bench_work works[BENCH_MAX_THREADS];
   bench_mix *mixes; /* one a thread */
   bench_ring ring;
-  uint64_t driver_calls; /* of tarn in all timed rounds */
+  uint64_t driver_calls;       /* of tarn in all timed rounds */
+  char failure[BENCH_FAILURE]; /* why tarn could not be measured somewhere; empty: it could */
 } pair_bench;
 
 /* ---- Measuring ------------------------------------------------------------------------------ */
@@ -156,6 +157,14 @@ static void print_section_head(const pair_section *section) {
   printf("\n");
 }
 
+/* Other allocators may have no room; tarn is what is measured. */
+static void note_failure(pair_bench *b, const bench_peer *peer, const bench_time *time) {
+  const bool is_tarn = peer->state == b->heap || peer->state == b->asking;
+  if (is_tarn && b->failure[0] == '\0') {
+    memcpy(b->failure, time->failure, sizeof(b->failure));
+  }
+}
+
 static void run_row(pair_bench *b, const pair_section *section, const bench_peer *peer) {
   if (!b->is_json) {
     printf("%-16s", peer->name);
@@ -167,6 +176,7 @@ static void run_row(pair_bench *b, const pair_section *section, const bench_peer
       measure(b, peer, section->n_threads, column, &time);
     }
     b->driver_calls += time.driver_calls;
+    note_failure(b, peer, &time);
     if (!b->is_json) {
       print_cell(&time);
     } else if (time.is_measured) {
@@ -317,5 +327,8 @@ int bench_pair(const tool_command *command, int argc, char **argv) {
     printf("\nDriver calls that tarn made in all timed rounds: %llu\n",
            (unsigned long long)b.driver_calls);
   }
-  return close_pair(&b) ? TOOL_OK : tool_fail();
+  if (!close_pair(&b)) {
+    return tool_fail();
+  }
+  return b.failure[0] == '\0' ? TOOL_OK : bench_fail(b.failure);
 }

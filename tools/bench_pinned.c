@@ -5,6 +5,7 @@
  * driver's own allocation. On the simulated GPU the second is by the virtual clock, which counts
  * what is asked of the driver. */
 #include <stdio.h>
+#include <string.h>
 
 #include "bench.h"
 #include "bench_loop.h"
@@ -26,6 +27,7 @@ typedef struct pinned_bench {
   uint64_t n_rounds, ready_bytes;
   bench_peer peers[2]; /* the pool, and malloc */
   bench_work works[BENCH_MAX_THREADS];
+  char failure[BENCH_FAILURE]; /* of the first pair that could not be measured */
 } pinned_bench;
 
 /* ---- Pairs ---------------------------------------------------------------------------------- */
@@ -91,6 +93,9 @@ static bool run_pinned_row(pinned_bench *b, const bench_peer *peer, uint32_t n_t
     bench_time time = {0};
     bench_time_case(&c, &time);
     is_good = is_good && time.is_measured;
+    if (b->failure[0] == '\0') {
+      memcpy(b->failure, time.failure, sizeof(b->failure));
+    }
     print_pinned_pair(b, peer, n_threads, pinned_sizes[i], &time);
     (void)fflush(stdout);
   }
@@ -232,7 +237,9 @@ int bench_pinned(const tool_command *command, int argc, char **argv) {
     printf("%s: %s; %u CPUs. Medians of %u rounds on threads of their own CPUs.\n", b.info.name,
            b.info.model, b.n_cpus, (unsigned)b.n_rounds);
   }
-  const bool is_good = run_pinned_pairs(&b) && run_ready(&b);
-  const int status = is_good ? TOOL_OK : tool_fail();
+  int status = run_pinned_pairs(&b) ? TOOL_OK : bench_fail(b.failure);
+  if (status == TOOL_OK && !run_ready(&b)) {
+    status = tool_fail();
+  }
   return tarn_pinned_destroy(b.pool, NULL) == TARN_OK ? status : tool_fail();
 }

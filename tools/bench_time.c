@@ -12,6 +12,7 @@
 
 #include "bench.h"
 #include "progress.h"
+#include "tool.h"
 
 static const uint64_t round_ns = 1000000;
 enum { FIRST_PAIRS = 8 };
@@ -21,6 +22,7 @@ typedef struct bench_run {
   pthread_barrier_t barrier;
   uint64_t n; /* pairs of the next round; 0: the end. Written between barriers */
   _Atomic bool has_failed;
+  char failure[BENCH_FAILURE];            /* of the thread that failed first */
   uint64_t elapsed_ns[BENCH_MAX_THREADS]; /* of the last round; each thread writes its own */
 } bench_run;
 
@@ -58,6 +60,13 @@ static void pin(uint32_t number) {
   }
 }
 
+/* The last error belongs to its thread, so it is kept here for the one that asks. */
+static void note_failure(bench_run *run) {
+  if (!atomic_exchange(&run->has_failed, true)) {
+    (void)snprintf(run->failure, sizeof(run->failure), "%s", tarn_last_message());
+  }
+}
+
 static void *work_in_rounds(void *argument) {
   bench_worker *worker = argument;
   bench_run *run = worker->run;
@@ -67,7 +76,7 @@ static void *work_in_rounds(void *argument) {
   pin(worker->number);
   if ((c->peer->enter != NULL && !c->peer->enter(c->peer->state)) ||
       (c->before != NULL && !c->before(work, 0))) {
-    atomic_store(&run->has_failed, true);
+    note_failure(run);
   }
   for (;;) {
     (void)pthread_barrier_wait(&run->barrier);
@@ -76,7 +85,7 @@ static void *work_in_rounds(void *argument) {
     }
     const uint64_t start_ns = progress_now_ns();
     if (!atomic_load(&run->has_failed) && !loop(work, run->n)) {
-      atomic_store(&run->has_failed, true);
+      note_failure(run);
     }
     run->elapsed_ns[worker->number] = progress_now_ns() - start_ns;
     (void)pthread_barrier_wait(&run->barrier);
@@ -185,6 +194,13 @@ void bench_time_case(const bench_case *c, bench_time *time) {
     (void)pthread_join(workers[i].thread, NULL);
   }
   (void)pthread_barrier_destroy(&run.barrier);
+  memcpy(time->failure, run.failure, sizeof(time->failure));
+}
+
+int bench_fail(const char failure[BENCH_FAILURE]) {
+  (void)fflush(stdout); /* it stands behind the rows */
+  (void)fprintf(stderr, "tarn: what has no figure could not be measured: %s\n", failure);
+  return TOOL_FAILED;
 }
 
 /* ---- The mix -------------------------------------------------------------------------------- */

@@ -346,6 +346,9 @@ static void wrong_words(void) {
       {"bench pair --rounds 0", 2, "from 1 to 1001"},
       {"bench pair --device nope", 1, "nope"},
       {"bench copy --max 1P", 2, "--max '1P' is more than 1G"},
+      {"bench pair --device sim:16M --rounds 1 --json", 1, "tarn_alloc: no room for"},
+      {"bench pinned --device sim:1G,fail=host_register:2:0 --rounds 1 --json", 1,
+       "could not be measured: tarn_pinned_alloc: no room"},
       {"bench copy --device sim --rounds 1 --max 64K", 0, "64 pieces of 4 KiB"},
   };
   if (cannot_run()) {
