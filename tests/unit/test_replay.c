@@ -11,7 +11,7 @@
 #include "support/test.h"
 #include "tools/replay.h"
 
-enum { OUTPUT_CAPACITY = 1 << 16, SMALL_DEVICE = 1 << 30 };
+enum { OUTPUT_CAPACITY = 1 << 18, SMALL_DEVICE = 1 << 30 };
 
 static char output[OUTPUT_CAPACITY];
 static char trace_path[64];
@@ -60,12 +60,16 @@ static void write_trace(void) {
   CHECK_EQ(fclose(file), 0);
 }
 
-/* The number of a member of the JSON in `output`; -1 when it has none. */
-static double member(const char *name) {
+/* The number of a member of some JSON; -1 when it has none. */
+static double member_of(const char *json, const char *name) {
   char pattern[64];
   (void)snprintf(pattern, sizeof(pattern), "\"%s\": ", name);
-  const char *at = strstr(output, pattern);
+  const char *at = strstr(json, pattern);
   return at != NULL ? strtod(at + strlen(pattern), NULL) : -1;
+}
+
+static double member(const char *name) {
+  return member_of(output, name);
 }
 
 /* ---- Running -------------------------------------------------------------------------------- */
@@ -285,6 +289,23 @@ static int run_pairs(const char *before, const char *options) {
   return run_tool_with(before, arguments);
 }
 
+/* Every thread makes pairs of its own, but two make those that one frees for the other. */
+static void check_rates(void) {
+  uint32_t n_rows = 0, n_remote = 0;
+  for (char *row = strtok(output, "\n"); row != NULL; row = strtok(NULL, "\n"), n_rows++) {
+    const bool is_remote = strstr(row, "freed_by_another") != NULL;
+    const double rate = member_of(row, "million_pairs_per_second");
+    const double threads = is_remote ? 1 : member_of(row, "threads");
+    const double expected = threads * 1e3 / member_of(row, "ns_per_pair");
+    n_remote += is_remote;
+    const double off = rate > expected ? rate - expected : expected - rate;
+    if (!CHECK(off < expected * 0.01 + 0.001)) { /* the rate is printed to a thousandth */
+      test_note("%.1f million expected: %s", expected, row);
+    }
+  }
+  CHECK(n_remote != 0 && n_remote < n_rows);
+}
+
 static void pairs(void) {
   if (cannot_run()) {
     return;
@@ -304,6 +325,7 @@ static void pairs(void) {
   }
   CHECK(member("ns_per_pair") > 0 && member("best_ns_per_pair") <= member("ns_per_pair"));
   CHECK_EQ(member("driver_calls"), 0); /* of the first case */
+  check_rates();
 }
 
 /* Who has told glibc something is asked to tell it this, too. */
