@@ -126,7 +126,8 @@ void bench_time_case(const bench_case *c, bench_time *time);
 /* All driver calls on the device so far; 0 when there is none. */
 uint64_t bench_driver_calls(tarn_device *device);
 
-/* The median; sorts the numbers. pre: count is not 0. */
+/* The median, of an even count the mean of the middle two; sorts the numbers. pre: count is not 0.
+ */
 double bench_median(double *numbers, size_t count);
 
 /* Fills peers[0..] with those that there are on this machine, tarn first, then the floor; how many.

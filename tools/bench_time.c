@@ -139,7 +139,7 @@ static int compare_times(const void *a, const void *b) {
 
 double bench_median(double *numbers, size_t count) {
   qsort(numbers, count, sizeof(*numbers), compare_times);
-  return numbers[count / 2];
+  return (numbers[(count - 1) / 2] + numbers[count / 2]) / 2;
 }
 
 uint64_t bench_driver_calls(tarn_device *device) {

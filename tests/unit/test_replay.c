@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "support/test.h"
+#include "tools/bench.h"
 #include "tools/replay.h"
 
 enum { OUTPUT_CAPACITY = 1 << 18, SMALL_DEVICE = 1 << 30 };
@@ -280,6 +281,14 @@ static void benches(void) {
   CHECK(member("ms") > 0);
 }
 
+static void medians(void) {
+  double odd[] = {3, 1, 2}, even[] = {4, 1, 2, 30}, two[] = {1, 2}, one[] = {7};
+  CHECK(bench_median(odd, 3) == 2);
+  CHECK(bench_median(even, 4) == 3);
+  CHECK(bench_median(two, 2) == 1.5);
+  CHECK(bench_median(one, 1) == 7);
+}
+
 /* Beside a library that wants room which glibc does not keep unless it is told to. */
 static int run_pairs(const char *before, const char *options) {
   char arguments[512];
@@ -397,6 +406,7 @@ static const test_case cases[] = {
     {"replay: as a table", replay_as_a_table},
     {"replay: with statistics", replay_with_statistics},
     {"bench: the list, and random allocations", benches},
+    {"bench: medians", medians},
     {"bench: pairs", pairs},
     {"bench: a peer that finds no room", a_peer_that_finds_no_room},
     {"replay, bench: wrong use", wrong_words},
