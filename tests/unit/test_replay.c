@@ -380,6 +380,8 @@ static void wrong_words(void) {
       {"bench pair --device sim:16M --rounds 1 --json", 1, "tarn_alloc: no room for"},
       {"bench pinned --device sim:1G,fail=host_register:2:0 --rounds 1 --json", 1,
        "could not be measured: tarn_pinned_alloc: no room"},
+      /* The thirteenth copy is the first of those that are compared. */
+      {"bench copy --device sim:1G,fail=copy:13:1:1 --rounds 1 --json", 1, "cuMemcpyAsync"},
       {"bench copy --device sim --rounds 1 --max 64K", 0, "64 pieces of 4 KiB"},
   };
   if (cannot_run()) {
