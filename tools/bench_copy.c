@@ -21,14 +21,16 @@ enum { N_COPY_SIZES = sizeof(copy_sizes) / sizeof(copy_sizes[0]) };
 
 typedef struct copy_bench {
   bool is_json;
-  uint64_t n_rounds, max_bytes;
+  uint64_t n_rounds;
+  uint64_t max_bytes;  /* of a copy */
+  uint64_t room_bytes; /* the same, and at least what all pieces need */
   tarn_heap *heap;
   tarn_pinned *pool;
   tarn_copier *copier;
   tarn_device *device;
   tarn_device_info info;
   tarn_stream stream;
-  uint8_t *ordinary, *back; /* max_bytes each */
+  uint8_t *ordinary, *back; /* room_bytes each */
   void *pinned;             /* likewise */
   tarn_ptr block;           /* likewise, on the device */
   tarn_ptr pieces[COPY_PIECES];
@@ -288,13 +290,15 @@ static bool open_copy(copy_bench *b, const char *device_name, const tarn_copier_
   if (b->max_bytes == 0) {
     b->max_bytes = b->info.is_simulated ? 16 << 20 : 1 << 30;
   }
-  b->ordinary = malloc(b->max_bytes);
-  b->back = malloc(b->max_bytes);
+  const uint64_t pieces_bytes = (uint64_t)COPY_PIECES * COPY_PIECE;
+  b->room_bytes = b->max_bytes > pieces_bytes ? b->max_bytes : pieces_bytes;
+  b->ordinary = malloc(b->room_bytes);
+  b->back = malloc(b->room_bytes);
   if (b->ordinary == NULL || b->back == NULL) {
     return tell(b, "no host memory for copies of that size: --max 16M");
   }
-  if (tarn_pinned_alloc(b->pool, b->max_bytes, &b->pinned) != TARN_OK ||
-      tarn_alloc(b->heap, b->max_bytes, b->stream, &b->block) != TARN_OK) {
+  if (tarn_pinned_alloc(b->pool, b->room_bytes, &b->pinned) != TARN_OK ||
+      tarn_alloc(b->heap, b->room_bytes, b->stream, &b->block) != TARN_OK) {
     return false;
   }
   for (int i = 0; i < COPY_PIECES; i++) {
@@ -305,10 +309,10 @@ static bool open_copy(copy_bench *b, const char *device_name, const tarn_copier_
       return false;
     }
   }
-  for (uint64_t i = 0; i < b->max_bytes; i++) {
+  for (uint64_t i = 0; i < b->room_bytes; i++) {
     b->ordinary[i] = (uint8_t)(i * 31 + (i >> 12));
   }
-  memset(b->back, 0, b->max_bytes); /* touched */
+  memset(b->back, 0, b->room_bytes); /* touched */
   return true;
 }
 
@@ -363,11 +367,10 @@ int bench_copy(const tool_command *command, int argc, char **argv) {
   }
   config.n_threads = (uint32_t)n_threads;
   config.has_no_threads = has[4] && n_threads == 0;
-  if (has[2] && b.max_bytes < (uint64_t)COPY_PIECES * COPY_PIECE) {
-    b.max_bytes = (uint64_t)COPY_PIECES * COPY_PIECE;
-  }
-  if (b.max_bytes > copy_sizes[N_COPY_SIZES - 1]) {
-    (void)fprintf(stderr, "tarn: --max '%s' is more than 1G, the largest that is copied\n", most);
+  if (has[2] && (b.max_bytes < copy_sizes[0] || b.max_bytes > copy_sizes[N_COPY_SIZES - 1])) {
+    (void)fprintf(stderr, "tarn: --max '%s' is %s\n", most,
+                  b.max_bytes < copy_sizes[0] ? "less than 4K, the smallest that is copied"
+                                              : "more than 1G, the largest that is copied");
     return TOOL_USAGE;
   }
   return run_copy(&b, device_name, &config);

@@ -337,6 +337,17 @@ static void pairs(void) {
   check_rates();
 }
 
+/* None is larger than what was asked for. */
+static void copies(void) {
+  if (cannot_run()) {
+    return;
+  }
+  CHECK_EQ(run_tool("bench copy --device sim --rounds 1 --json --max 60K"), 0);
+  CHECK_HAS(output, "\"case\": \"up\", \"way\": \"tarn\", \"bytes\": 4096, ");
+  CHECK_HAS(output, "\"case\": \"pieces\", \"way\": \"tarn, apart\"");
+  CHECK(strstr(output, "\"bytes\": 65536,") == NULL);
+}
+
 /* Who has told glibc something is asked to tell it this, too. */
 static void a_peer_that_finds_no_room(void) {
   if (cannot_run()) {
@@ -376,6 +387,7 @@ static void wrong_words(void) {
       {"bench pair extra", 2, "extra"},
       {"bench pair --rounds 0", 2, "from 1 to 1001"},
       {"bench pair --device nope", 1, "nope"},
+      {"bench copy --max 0", 2, "--max '0' is less than 4K"},
       {"bench copy --max 1P", 2, "--max '1P' is more than 1G"},
       {"bench pair --device sim:16M --rounds 1 --json", 1, "tarn_alloc: no room for"},
       {"bench pinned --device sim:1G,fail=host_register:2:0 --rounds 1 --json", 1,
@@ -408,6 +420,7 @@ static const test_case cases[] = {
     {"replay: as a table", replay_as_a_table},
     {"replay: with statistics", replay_with_statistics},
     {"bench: the list, and random allocations", benches},
+    {"bench: copies", copies},
     {"bench: medians", medians},
     {"bench: pairs", pairs},
     {"bench: a peer that finds no room", a_peer_that_finds_no_room},
