@@ -135,8 +135,8 @@ double bench_median(double *numbers, size_t count);
 uint32_t bench_find_peers(bench_peer peers[BENCH_MAX_PEERS], tarn_heap *heap,
                           const tarn_device_info *device, const char *file);
 
-/* Says of those that are not here why. */
-void bench_print_absent(const bench_peer peers[], uint32_t n_peers);
+/* Says of those that are not here why: among the results, or beside them where they are JSON. */
+void bench_print_absent(const bench_peer peers[], uint32_t n_peers, bool is_json);
 
 /* Tells on stderr why tarn has rows without a figure, and returns TOOL_FAILED. */
 int bench_fail(const char failure[BENCH_FAILURE]);

@@ -252,7 +252,6 @@ static void print_pair_head(const pair_bench *b) {
          b->n_cpus, (unsigned)b->n_rounds);
   printf("floor: a thread's own stack of blocks, popped and pushed; in the last section the way\n"
          "from thread to thread alone.\n");
-  bench_print_absent(b->peers, b->n_peers);
 }
 
 static bool open_pair(pair_bench *b, const char *device_name) {
@@ -322,6 +321,7 @@ int bench_pair(const tool_command *command, int argc, char **argv) {
   if (!b.is_json) {
     print_pair_head(&b);
   }
+  bench_print_absent(b.peers, b.n_peers, b.is_json);
   run_sections(&b);
   if (!b.is_json) {
     printf("\nDriver calls that tarn made in all timed rounds: %llu\n",

@@ -223,10 +223,11 @@ uint32_t bench_find_peers(bench_peer peers[BENCH_MAX_PEERS], tarn_heap *heap,
   return n;
 }
 
-void bench_print_absent(const bench_peer peers[], uint32_t n_peers) {
+void bench_print_absent(const bench_peer peers[], uint32_t n_peers, bool is_json) {
   for (uint32_t i = 0; i < n_peers; i++) {
     if (peers[i].absent[0] != '\0') {
-      printf("%s is not here: %s\n", peers[i].name, peers[i].absent);
+      (void)fprintf(is_json ? stderr : stdout, "%s%s is not here: %s\n", is_json ? "tarn: " : "",
+                    peers[i].name, peers[i].absent);
     }
   }
 }

@@ -96,7 +96,7 @@ static int column_width(const bench_peer *peer) {
 static void print_random_head(const random_bench *b) {
   printf("%s: %s. Milliseconds a run: median of %d; FIRST from an empty heap.\n", b->info.name,
          b->info.model, (int)N_RUNS);
-  bench_print_absent(b->peers, b->n_peers);
+  bench_print_absent(b->peers, b->n_peers, false);
   printf("\n%11s %4s %8s %7s %6s %6s %9s", "ALLOCATIONS", "MIB", "HELD", "RATIO", "CALLS", "REPEAT",
          "FIRST");
   for (uint32_t i = 0; i < b->n_peers; i++) {
@@ -221,7 +221,9 @@ static int run_case(random_bench *b, bool is_first) {
     result = tool_fail();
   } else {
     b->n_peers = bench_find_peers(b->peers, b->heap, &b->info, b->peer_file);
-    if (is_first && !b->is_json) {
+    if (is_first && b->is_json) {
+      bench_print_absent(b->peers, b->n_peers, true);
+    } else if (is_first) {
       print_random_head(b);
     }
     result = run_peers(b) ? TOOL_OK : tool_fail();

@@ -302,6 +302,9 @@ static int run_pairs(const char *before, const char *options) {
 static void check_rates(void) {
   uint32_t n_rows = 0, n_remote = 0;
   for (char *row = strtok(output, "\n"); row != NULL; row = strtok(NULL, "\n"), n_rows++) {
+    if (*row != '{') {
+      continue; /* a word on stderr */
+    }
     const bool is_remote = strstr(row, "freed_by_another") != NULL;
     const double rate = member_of(row, "million_pairs_per_second");
     const double threads = is_remote ? 1 : member_of(row, "threads");
@@ -384,6 +387,7 @@ static void wrong_words(void) {
       {"bench --bogus", 2, "--bogus"},
       {"bench random --case 5:5", 2, "no case '5:5'"},
       {"bench random --peer /nowhere/x.so --case 1000:1", 0, "peer is not here: /nowhere/x.so"},
+      {"bench random --json --peer /nowhere/x.so --case 1000:1", 0, "tarn: peer is not here: "},
       {"bench pair extra", 2, "extra"},
       {"bench pair --rounds 0", 2, "from 1 to 1001"},
       {"bench pair --device nope", 1, "nope"},
