@@ -4,7 +4,7 @@
  * simulated GPU's oracle sees each reuse: the whole block by a kernel there, its first bytes by a
  * fill on a real GPU. Counts of driver calls are differences around a pass; streams exist before
  * the first and are waited for between passes, so all that is left in them beside the heap's own
- * calls are those fills. No locks: one thread. */
+ * calls are the fills on a real GPU. No locks: one thread. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -94,14 +94,15 @@ static tarn_status wait_for_streams(replay *r) {
 
 /* ---- Driver calls --------------------------------------------------------------------------- */
 
-/* Adds up what was called since `before`, less the fills, which are the replay's own. */
-static tarn_status count_calls(tarn_device *device, const tarn_call_counts *before,
+/* Adds up what was called since `before`. On a real GPU less the fills, for the replay's own are
+ * among them. */
+static tarn_status count_calls(const replay *r, const tarn_call_counts *before,
                                replay_calls *calls) {
   tarn_call_counts now = {.size = sizeof(now)};
-  const tarn_status status = tarn_device_get_calls(device, &now);
+  const tarn_status status = tarn_device_get_calls(r->device, &now);
   *calls = (replay_calls){0};
   for (int i = 0; i < TARN_CALL_COUNT; i++) {
-    if (i != TARN_CALL_FILL) {
+    if (i != TARN_CALL_FILL || r->result->device.is_simulated) {
       calls->calls[i] = now.calls[i] - before->calls[i];
       calls->nanoseconds[i] = now.nanoseconds[i] - before->nanoseconds[i];
       calls->n_calls += calls->calls[i];
@@ -238,7 +239,7 @@ static tarn_status run_passes(replay *r, uint64_t limit_bytes) {
     }
     if (status == TARN_OK) {
       const uint64_t pass_ns = progress_now_ns() - start_ns;
-      status = count_calls(r->device, &before, &result->last);
+      status = count_calls(r, &before, &result->last);
       result->stats = (tarn_heap_stats){.size = sizeof(result->stats)};
       (void)tarn_heap_get_stats(r->heap, &result->stats);
       result->reserved_peak_repeat_bytes = result->stats.reserved_peak_bytes;

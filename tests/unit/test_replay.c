@@ -227,6 +227,21 @@ static void replay_on_a_plain_device(void) {
   CHECK_EQ(remove(trace_path), 0);
 }
 
+/* What a heap fills on its own account it has asked of the driver. */
+static void replay_of_a_heap_that_fills(void) {
+  char arguments[256];
+  if (cannot_run()) {
+    return;
+  }
+  write_trace();
+  (void)snprintf(arguments, sizeof(arguments), "replay --device sim --json %s", trace_path);
+  CHECK_EQ(run_tool_with("TARN_FILL_ALLOC=90", arguments), 0);
+  CHECK_EQ(member("fill"), 3); /* of its allocations, none of no bytes */
+  CHECK_EQ(run_tool(arguments), 0);
+  CHECK_EQ(member("fill"), -1);
+  CHECK_EQ(remove(trace_path), 0);
+}
+
 static void replay_with_statistics(void) {
   static const char *const texts[] = {"pass 1: 3 allocations of 67.0 MiB",
                                       "most live at once 67 MiB",
@@ -421,6 +436,7 @@ static const test_case cases[] = {
     {"replay: the smallest capacity", fitting},
     {"replay: as JSON", replay_as_json},
     {"replay: on a plain device", replay_on_a_plain_device},
+    {"replay: of a heap that fills", replay_of_a_heap_that_fills},
     {"replay: as a table", replay_as_a_table},
     {"replay: with statistics", replay_with_statistics},
     {"bench: the list, and random allocations", benches},
