@@ -52,8 +52,8 @@ bool replay_run(const char *name, const trace *t, const replay_plan *plan, repla
 
 /* Searches the smallest capacity in which one pass completes, to 0.2 % of the live peak or one
  * unit of the device, whichever is larger. *result is that of a run with enough memory on entry,
- * and of the last trial afterwards, with what the oracle has found in any. *fit_bytes is 0 when no
- * capacity was found to be enough. */
+ * and of the last trial afterwards, without statistics, with what the oracle has found in any.
+ * *fit_bytes is 0 when no capacity was found to be enough. */
 bool replay_fit(const char *name, const trace *t, const replay_plan *plan, replay_result *result,
                 uint64_t *fit_bytes);
 

@@ -339,6 +339,7 @@ bool replay_fit(const char *name, const trace *t, const replay_plan *plan, repla
   replay_plan trial = *plan;
   bool is_enough = false;
   trial.n_passes = 1;
+  trial.has_stats = false; /* a heap that is watched places blocks differently */
   /* What was enough once may not be under pressure, since the heap then behaves differently. */
   for (int doublings = 0; !is_enough && doublings < 4; doublings++) {
     trial.capacity_bytes = high;

@@ -170,6 +170,13 @@ static void fitting(void) {
   CHECK_EQ(result.violations, 2);
   CHECK_TEXT(result.finding, "the first");
   CHECK(fit_bytes >= t.live_peak_bytes && fit_bytes % unit == 0);
+  /* Statistics change what the heap does, so none are taken while it is searched. */
+  const uint64_t fit_before = fit_bytes;
+  plan.has_stats = true;
+  CHECK(replay_fit("small", &t, &plan, &result, &fit_bytes));
+  CHECK_EQ(result.scope.allocations, 0);
+  CHECK_EQ(fit_bytes, fit_before);
+  plan.has_stats = false;
   plan.capacity_bytes = fit_bytes;
   CHECK(replay_run("small", &t, &plan, &result));
   CHECK_STATUS(result.status, TARN_OK);
