@@ -46,7 +46,7 @@ static bool read_line(const char *line, const char *name, peaks *found) {
 }
 
 bool peaks_find(const char *path, peaks *found) {
-  char name[PEAKS_NAME], file_name[4096], line[256];
+  char name[PEAKS_NAME], file_name[4096], line[2 * PEAKS_NAME];
   const int folder = (int)(base_of(path) - path);
   (void)snprintf(file_name, sizeof(file_name), "%.*speaks.csv", folder, path);
   FILE *file = fopen(file_name, "r");

@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { PEAKS_NAME = 64 };
+enum { PEAKS_NAME = 256 }; /* no file has a longer name */
 
 typedef struct peaks {
   uint64_t live_bytes;

@@ -295,6 +295,10 @@ static void unknown_peaks(void) {
   CHECK_EQ(found.native_bytes, 0);
   CHECK_TEXT(peaks_name("a/b.gz/c.d", name), "c.d");
   CHECK_TEXT(peaks_name(".trace.gz", name), ".trace");
+  char path[256], whole[208];
+  (void)snprintf(whole, sizeof(whole), "%0200d", 7);
+  (void)snprintf(path, sizeof(path), "%s.trace.gz", whole);
+  CHECK_TEXT(peaks_name(path, name), whole); /* not two traces of one name */
 }
 
 static const test_case cases[] = {
