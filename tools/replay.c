@@ -158,7 +158,19 @@ static void print_legend(const replay_options *options) {
 
 /* ---- The command ---------------------------------------------------------------------------- */
 
+/* The first finding, where there is one; the exit status. */
+static int tell_findings(const replay_row *row) {
+  if (row->result.violations == 0) {
+    return TOOL_OK;
+  }
+  (void)fprintf(stderr, "tarn: %s: %llu findings, the first: %s\n", row->path,
+                (unsigned long long)row->result.violations, row->result.finding);
+  return TOOL_FAILED;
+}
+
+/* A finding may be the reason: memory that is not there breaks the device. */
 static int fail_row(const replay_row *row) {
+  (void)tell_findings(row);
   (void)fprintf(stderr, "tarn: %s stopped after %zu of %zu events: %s (%s)\n", row->path,
                 row->result.failed_event, row->trace->n_events, row->result.message,
                 tarn_status_name(row->result.status));
@@ -193,12 +205,7 @@ static int replay_trace(const replay_options *options, replay_row *row, size_t *
   }
   ++*n_rows;
   (void)fflush(stdout);
-  if (row->result.violations > 0) {
-    (void)fprintf(stderr, "tarn: %s: %llu findings, the first: %s\n", row->path,
-                  (unsigned long long)row->result.violations, row->result.finding);
-    return TOOL_FAILED;
-  }
-  return TOOL_OK;
+  return tell_findings(row);
 }
 
 static int replay_file(const replay_options *options, const char *path, size_t *n_rows) {

@@ -405,6 +405,8 @@ static void wrong_words(void) {
       {"replay README.md", 1, "is no event"},
       {"replay --device nope traces/resnet_train.trace.gz", 1, "nope"},
       {"replay --capacity 64M --device sim traces/resnet_train.trace.gz", 1, "stopped after"},
+      {"replay --device sim:64M,fail=stream_destroy:1:0 traces/resnet_train.trace.gz", 1,
+       "1 findings, the first: stream"},
       {"bench bogus", 2, "no benchmark 'bogus'"},
       {"bench --bogus", 2, "--bogus"},
       {"bench random --case 5:5", 2, "no case '5:5'"},
