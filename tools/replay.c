@@ -171,8 +171,13 @@ static int tell_findings(const replay_row *row) {
 /* A finding may be the reason: memory that is not there breaks the device. */
 static int fail_row(const replay_row *row) {
   (void)tell_findings(row);
-  (void)fprintf(stderr, "tarn: %s stopped after %zu of %zu events: %s (%s)\n", row->path,
-                row->result.failed_event, row->trace->n_events, row->result.message,
+  char pass[TOOL_TEXT] = "";
+  if (row->result.failed_pass > 1) {
+    (void)snprintf(pass, sizeof(pass), " of pass %llu",
+                   (unsigned long long)row->result.failed_pass);
+  }
+  (void)fprintf(stderr, "tarn: %s stopped after %zu of %zu events%s: %s (%s)\n", row->path,
+                row->result.failed_event, row->trace->n_events, pass, row->result.message,
                 tarn_status_name(row->result.status));
   return TOOL_FAILED;
 }

@@ -31,7 +31,8 @@ typedef struct replay_calls {
 typedef struct replay_result {
   tarn_device_info device;
   tarn_status status;  /* TARN_OK: all passes ran to their end */
-  size_t failed_event; /* else: how many events had run, and why no more */
+  size_t failed_event; /* else: how many events had run in which pass, and why no more */
+  uint64_t failed_pass;
   char message[512];
   uint64_t reserved_peak_bytes;        /* in the first pass */
   uint64_t reserved_peak_repeat_bytes; /* in all passes */

@@ -201,11 +201,8 @@ static tarn_status run_pass(replay *r) {
     }
   }
   r->n_shown += t->n_events;
-  if (status != TARN_OK) {
-    r->result->failed_event = i - 1;
-    return status;
-  }
-  return give_rest_back(r, t->n_events);
+  r->result->failed_event = status == TARN_OK ? i : i - 1;
+  return status == TARN_OK ? give_rest_back(r, t->n_events) : status;
 }
 
 /* ---- Runs ----------------------------------------------------------------------------------- */
@@ -227,6 +224,7 @@ static tarn_status run_passes(replay *r, uint64_t limit_bytes) {
   tarn_status status = TARN_OK;
   for (uint64_t pass = 0; pass < r->plan->n_passes && status == TARN_OK; pass++) {
     tarn_call_counts before = {.size = sizeof(before)};
+    result->failed_pass = pass + 1;
     status = tarn_device_get_calls(r->device, &before);
     const uint64_t start_ns = progress_now_ns();
     if (status == TARN_OK && r->heap == NULL) {

@@ -407,6 +407,9 @@ static void wrong_words(void) {
       {"replay --capacity 64M --device sim traces/resnet_train.trace.gz", 1, "stopped after"},
       {"replay --device sim:64M,fail=stream_destroy:1:0 traces/resnet_train.trace.gz", 1,
        "1 findings, the first: stream"},
+      /* One stream is waited for behind the events of each pass. */
+      {"replay --repeat 3 --device sim:16G,fail=stream_sync:2:1:1 traces/resnet_train.trace.gz", 1,
+       "stopped after 22631 of 22631 events of pass 2: "},
       {"bench bogus", 2, "no benchmark 'bogus'"},
       {"bench --bogus", 2, "--bogus"},
       {"bench random --case 5:5", 2, "no case '5:5'"},
