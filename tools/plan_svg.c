@@ -94,13 +94,18 @@ static void draw_head(const svg_page *page) {
                 (unsigned long long)info->bind_end);
 }
 
+/* So many of the equal parts of a whole, rounded down; it may be less than the parts are. */
+static uint64_t part_of(uint64_t whole, uint64_t parts) {
+  return whole / TICKS * parts + whole % TICKS * parts / TICKS;
+}
+
 /* Ticks of both axes, with thin lines across. */
 static void draw_axes(const svg_page *page) {
   const uint64_t height = page->job->info.height;
   for (uint64_t i = 0; i <= TICKS; i++) {
     char text[TOOL_TEXT];
-    const uint64_t offset = height / TICKS * i;
-    const uint64_t time = page->first + (page->last - page->first) / TICKS * i;
+    const uint64_t offset = part_of(height, i);
+    const uint64_t time = page->first + part_of(page->last - page->first, i);
     const double y = y_of(page, offset);
     const double x = x_of(page, time);
     (void)fprintf(page->file,

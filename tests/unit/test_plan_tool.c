@@ -169,6 +169,19 @@ static void a_drawing_of_any_name(void) {
   take_down();
 }
 
+/* The axes of a drawing reach as far as what is drawn, also where that is short. */
+static void the_axes_of_a_drawing(void) {
+  if (!set_up()) {
+    return;
+  }
+  CHECK_EQ(run_plan("--svg a.svg a.csv"), 0); /* time 0 to 4, 150 bytes */
+  CHECK_EQ(run_plan_after("cat a.svg && :", ""), 0);
+  CHECK_HAS(output, "text-anchor=\"middle\">2</text>");
+  CHECK_HAS(output, "text-anchor=\"middle\">4</text>");
+  CHECK_HAS(output, "text-anchor=\"end\">150 B</text>");
+  take_down();
+}
+
 static void wrong_use(void) {
   if (!set_up()) {
     return;
@@ -194,6 +207,7 @@ static const test_case cases[] = {
     {"saved and loaded", saved_and_loaded},
     {"a plan for every row", a_plan_for_every_row},
     {"a drawing of any name", a_drawing_of_any_name},
+    {"the axes of a drawing", the_axes_of_a_drawing},
     {"wrong use", wrong_use},
 };
 
