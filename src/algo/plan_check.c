@@ -163,20 +163,32 @@ static tarn_status check_times(const tarni_plan_problem *problem, const uint64_t
 
 /* ---- Partial orders ------------------------------------------------------------------------- */
 
+/* One buffer against those before it that it may live with: 64 of the others at a time. */
+static tarn_status check_row(const tarni_plan_problem *problem, const uint64_t *offsets,
+                             const uint64_t *conflicts, uint32_t a) {
+  const uint64_t bottom = offsets[a], top = offsets[a] + problem->buffers[a].bytes;
+  for (uint32_t word = 0; word <= a / 64 && takes_memory(problem, a); word++) {
+    for (uint64_t left = conflicts[word]; left != 0; left &= left - 1) {
+      const uint32_t b = word * 64 + (uint32_t)tarni_low_bit(left);
+      if (b >= a) {
+        break;
+      }
+      if (bottom < offsets[b] + problem->buffers[b].bytes && offsets[b] < top &&
+          takes_memory(problem, b)) {
+        return fail_overlap(problem, offsets, b, a);
+      }
+    }
+  }
+  return TARN_OK;
+}
+
 static tarn_status check_order(const tarni_plan_problem *problem, const uint64_t *offsets) {
   uint64_t *conflicts = NULL;
   size_t words = 0;
   tarn_status status = TARN_OK;
   TARN_TRY(tarni_order_conflicts(problem, &conflicts, &words));
   for (uint32_t a = 0; a < problem->count && status == TARN_OK; a++) {
-    for (uint32_t b = 0; b < a && status == TARN_OK; b++) {
-      const bool is_conflict = (conflicts[a * words + b / 64] >> (b % 64) & 1) != 0;
-      if (is_conflict && takes_memory(problem, a) && takes_memory(problem, b) &&
-          offsets[a] < offsets[b] + problem->buffers[b].bytes &&
-          offsets[b] < offsets[a] + problem->buffers[a].bytes) {
-        status = fail_overlap(problem, offsets, b, a);
-      }
-    }
+    status = check_row(problem, offsets, conflicts + a * words, a);
   }
   free(conflicts);
   return status;

@@ -10,7 +10,11 @@
 #include "algo/plan_scene.h"
 #include "base/rng.h"
 
-enum { ORDER_EXACT = 10, ORDER_STALE = 2000 };
+enum {
+  ORDER_EXACT = 10,
+  ORDER_STALE = 2000,
+  ORDER_POLL = 256, /* buffers that are placed between two looks at the clock */
+};
 
 /* ---- The relation --------------------------------------------------------------------------- */
 
@@ -184,11 +188,20 @@ static uint64_t find_order_gap(const order_scene *scene, uint32_t i, uint32_t n_
   return floor;
 }
 
-/* Places in the order of the trial; the height, or UINT64_MAX once it reaches the ceiling. */
+/* Whether the clock says that it is time to stop. Steps that are spent are no matter here: there
+ * has to be one plan, and it must not depend on who asked for how many. */
+static bool is_late(const tarni_run *run) {
+  return run->limits->should_stop != NULL && run->limits->should_stop(run->limits->context);
+}
+
+/* Places in the order of the trial; the height, or UINT64_MAX once it reaches the ceiling. When the
+ * time is up a trial is given up; the first one, since there has to be a plan, puts what is left on
+ * top. */
 static uint64_t place_trial(order_scene *scene, uint64_t ceiling) {
   const tarni_plan_problem *problem = scene->problem;
   uint64_t height = 0;
   uint32_t n_placed = 0;
+  bool has_ended = false;
   for (uint32_t k = 0; k < problem->count; k++) {
     const uint32_t i = scene->trial[k];
     uint32_t at = n_placed;
@@ -196,7 +209,12 @@ static uint64_t place_trial(order_scene *scene, uint64_t ceiling) {
     if (problem->buffers[i].bytes == 0) {
       continue;
     }
-    scene->offsets[i] = find_order_gap(scene, i, n_placed);
+    has_ended = has_ended || (k % ORDER_POLL == ORDER_POLL - 1 && is_late(scene->run));
+    if (has_ended && ceiling != UINT64_MAX) {
+      return UINT64_MAX;
+    }
+    scene->offsets[i] =
+        has_ended ? align_offset(&problem->buffers[i], height) : find_order_gap(scene, i, n_placed);
     height = tarni_max(height, scene->offsets[i] + problem->buffers[i].bytes);
     if (height >= ceiling) {
       return UINT64_MAX;

@@ -271,12 +271,42 @@ static void a_chain_against_its_numbers(void) {
   }
 }
 
+static bool always(void *context) {
+  (void)context;
+  return true;
+}
+
+/* A chain needs the bytes of one. When the time is up after the first few, the others are on top.
+ */
+static void stops_when_asked(void) {
+  enum { LINKS = 2000, PLACED = 255 };
+  static tarni_plan_buffer buffers[LINKS];
+  static uint32_t starts[LINKS + 1], predecessors[LINKS];
+  const tarni_plan_order order = {starts, predecessors};
+  const tarni_plan_problem problem = {.buffers = buffers, .count = LINKS, .order = &order};
+  tarni_plan plan;
+  for (uint32_t i = 0; i < LINKS; i++) {
+    buffers[i].bytes = 8;
+    starts[i + 1] = i;
+    predecessors[i] = i;
+  }
+  starts[LINKS] = LINKS - 1;
+  REQUIRE_OK(tarni_plan_solve(&problem, NULL, &plan));
+  CHECK_EQ(plan.height, 8);
+  tarni_plan_release(&plan);
+  REQUIRE_OK(tarni_plan_solve(&problem, &(tarni_plan_limits){.should_stop = always}, &plan));
+  CHECK_EQ(plan.height, 8 * (1 + LINKS - PLACED));
+  CHECK_EQ(plan.bound, 8);
+  tarni_plan_release(&plan);
+}
+
 static const test_case cases[] = {
     {"conflicts of many", conflicts_of_many},
     {"equals_brute_force", equals_brute_force},
     {"agrees_with_a_time_line", agrees_with_a_time_line},
     {"refuses_cycles", refuses_cycles},
     {"checker_knows_orders", checker_knows_orders},
+    {"stops_when_asked", stops_when_asked},
     {"a chain against its numbers", a_chain_against_its_numbers},
 };
 
