@@ -208,6 +208,19 @@ static bool open_pinned(pinned_bench *b) {
   return tarn_device_get_info(b->device, &b->info) == TARN_OK;
 }
 
+/* The pool that stands for the driver asks it for powers of two: of another size it would be timed
+ * for more than tarn is. */
+static bool read_ready(const char *text, uint64_t *bytes) {
+  if (!tool_read_bytes("--bytes", text, bytes)) {
+    return false;
+  }
+  const bool is_power = *bytes != 0 && (*bytes & (*bytes - 1)) == 0;
+  if (!is_power) {
+    (void)fprintf(stderr, "tarn: --bytes '%s' is not a power of two: 64M, 1G\n", text);
+  }
+  return is_power;
+}
+
 int bench_pinned(const tool_command *command, int argc, char **argv) {
   static pinned_bench b;
   bool has_device = false, has_rounds = false, has_bytes = false;
@@ -222,7 +235,7 @@ int bench_pinned(const tool_command *command, int argc, char **argv) {
   }
   b.n_rounds = BENCH_ROUNDS;
   if ((has_rounds && !tool_read_number("--rounds", rounds, 1, BENCH_MAX_ROUNDS, &b.n_rounds)) ||
-      (has_bytes && !tool_read_bytes("--bytes", bytes, &b.ready_bytes))) {
+      (has_bytes && !read_ready(bytes, &b.ready_bytes))) {
     return TOOL_USAGE;
   }
   if (!open_pinned(&b)) {

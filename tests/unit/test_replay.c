@@ -421,6 +421,8 @@ static void wrong_words(void) {
       {"bench copy --max 0", 2, "--max '0' is less than 4K"},
       {"bench copy --max 1P", 2, "--max '1P' is more than 1G"},
       {"bench pair --device sim:16M --rounds 1 --json", 1, "tarn_alloc: no room for"},
+      {"bench pinned --bytes 65M", 2, "--bytes '65M' is not a power of two"},
+      {"bench pinned --bytes 0", 2, "--bytes '0' is not a power of two"},
       {"bench pinned --device sim:1G,fail=host_register:2:0 --rounds 1 --json", 1,
        "could not be measured: tarn_pinned_alloc: no room"},
       /* The thirteenth copy is the first of those that are compared. */
