@@ -61,9 +61,10 @@ typedef struct tarn_plan_info {
 typedef struct tarn_plan tarn_plan;
 
 /* Finds the best plan within the limits. At the limit the best so far is returned: it is always
- * valid, and is_proven says whether it is the best there is. NULL options are the defaults.
- * TARN_INVALID for an alignment that is no power of two, a lifetime that ends before it begins, a
- * predecessor out of range or an order with a cycle; TARN_OVERFLOWED for sizes beyond 2^62. */
+ * valid, and is_proven says whether it is the best there is. NULL options are the defaults. A
+ * search among thousands of buffers may take a MiB of the caller's stack. TARN_INVALID for an
+ * alignment that is no power of two, a lifetime that ends before it begins, a predecessor out of
+ * range or an order with a cycle; TARN_OVERFLOWED for sizes beyond 2^62. */
 TARN_API tarn_status tarn_plan_create(const tarn_plan_problem *problem,
                                       const tarn_plan_options *options, tarn_plan **plan);
 TARN_API void tarn_plan_destroy(tarn_plan *plan);
