@@ -69,6 +69,15 @@ static uint32_t small_make_locked(tarn_heap *heap, tarni_cache *cache, uint32_t 
   return small_take_locked(heap, cache, class_index);
 }
 
+/* Gives the lock back, and looks after what other streams have freed where it is time for that. */
+static void miss_end_locked(tarn_heap *heap, tarni_index lane) {
+  const bool is_due = heap->hoard.is_due;
+  tarni_lock_release(&heap->lock);
+  if (TARNI_UNLIKELY(is_due)) {
+    tarni_hoard_visit(heap, lane);
+  }
+}
+
 static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t class_index,
                               tarn_ptr *block) {
   tarni_stack *stack = &cache->stacks[class_index];
@@ -92,7 +101,7 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
     tarni_scopes_note_locked(heap);
     *block = heap->base + ((uint64_t)item << 8);
   }
-  tarni_lock_release(&heap->lock);
+  miss_end_locked(heap, cache->lane);
   if (item != UINT32_MAX) {
     return TARN_OK;
   }
@@ -156,7 +165,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
     tarni_count(&cache->misses, 1);
     *block = heap->base + tarni_extent_at(heap, extent)->offset;
   }
-  tarni_lock_release(&heap->lock);
+  miss_end_locked(heap, cache->lane);
   return is_dead && status == TARN_OK ? TARNI_RETIRED : status;
 }
 

@@ -395,6 +395,8 @@ void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes);
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more);
 /* More is used than ever, perhaps, but for what is in bins. */
 void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned);
+/* That peak, or where nobody sees it that of all that is used. */
+uint64_t tarni_rest_used_locked(const tarn_heap *heap);
 /* Collecting took so many slabs. */
 void tarni_rest_collect_locked(tarn_heap *heap, uint32_t n_slabs);
 /* Whether the heap neither collects nor moves where so much more is needed, unless that cannot be
@@ -425,6 +427,26 @@ static inline void tarni_shelf_see_locked(tarn_heap *heap, tarni_cache *cache) {
 }
 /* What all shelves keep, about. */
 uint64_t tarni_shelves_bytes_locked(const tarn_heap *heap);
+
+/* ---- hoard.c: what other streams have freed ---- */
+
+/* Has it told when that is complete, where it is most of what the heap holds. Whether it is. */
+bool tarni_hoard_ask_grow(tarn_heap *heap, tarni_index lane);
+/* The same unless another thread is at work with the driver. */
+void tarni_hoard_visit(tarn_heap *heap, tarni_index lane);
+/* So much memory was taken by a lane, or given back in that order. */
+static inline void tarni_hoard_take_locked(tarn_heap *heap, tarni_index lane, uint64_t bytes) {
+  tarni_hoard *hoard = &heap->hoard;
+  heap->lanes[lane].surplus -= (int64_t)bytes;
+  hoard->is_due |= hoard->left_bytes != 0 && hoard->left_bytes <= bytes;
+  hoard->left_bytes -= tarni_min(hoard->left_bytes, bytes);
+}
+static inline void tarni_hoard_give_locked(tarn_heap *heap, const tarni_order *order,
+                                           uint64_t bytes) {
+  for (uint32_t i = 0; i < order->n; i++) {
+    heap->lanes[order->lanes[i]].surplus += (int64_t)(bytes / order->n);
+  }
+}
 
 /* ---- tide.c: rounds of a program ---- */
 /* What is used has changed. */

@@ -73,6 +73,7 @@ static tarn_status reset_grow(tarn_heap *heap) {
   heap->used_peak_bytes = heap->used_bytes;
   heap->tide = (tarni_tide){0};
   heap->rest = (tarni_rest){0};
+  heap->hoard = (tarni_hoard){0};
   tarni_lock_release(&heap->lock);
   return tarni_fences_close(heap);
 }

@@ -82,6 +82,10 @@ void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned) {
   }
 }
 
+uint64_t tarni_rest_used_locked(const tarn_heap *heap) {
+  return heap->n_caches <= REST_CACHES ? heap->rest.lean_peak : heap->used_peak_bytes;
+}
+
 /* Whether it has collected enough and holds more than is used, with so much more and half of the
  * limit to spare. */
 static bool is_loose(const tarn_heap *heap, uint64_t more) {

@@ -9,6 +9,7 @@
  *   complete   fences that are complete by now; what waited for them is free, single blocks too
  *   collect    slabs of this lane with no live block, those in the thread's own cache too
  *   steal      what other lanes have freed, behind a GPU-side wait (policy `always`)
+ *   ask        what other lanes have freed, if that is most of what is held: when it is complete
  *   grow       idle chunks moved here, then new ones
  *   anywhere   room that is there, if not where the block is best begun (before `steal` with policy
  *              `always`, and after any failure)
@@ -17,7 +18,7 @@
  *   trim       idle chunks that do not fit anywhere go back to the device, which may have others
  *   wait       on the host, for the oldest fence behind which there is room, or the oldest of all,
  *              and in the end for all work of all streams
- *   ask        the owner's callback */
+ *   call       the owner's callback */
 #include "base/bits.h"
 #include "bucket.h"
 #include "debug.h"
@@ -295,6 +296,8 @@ static tarn_status climb_alone(shortage *at) {
     if (at->extent != 0) {
       return TARN_OK;
     }
+  } else if (tarni_hoard_ask_grow(at->heap, at->need->lane) && try_ready(at)) {
+    return TARN_OK;
   }
   return try_grow(at, may_steal);
 }

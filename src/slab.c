@@ -66,6 +66,7 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
   tarni_extent *extent = tarni_extent_at(heap, index);
   tarn_assert(extent->kind == TARNI_EXTENT_BUSY);
   heap->rest.n_slabs++;
+  tarni_hoard_take_locked(heap, lane, extent->size);
   extent->kind = TARNI_EXTENT_SLAB;
   extent->class_index = (uint8_t)class_index;
   extent->lane = lane;
@@ -96,6 +97,7 @@ void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_o
   tarni_extent *extent = tarni_extent_at(heap, index);
   tarn_assert(extent->kind == TARNI_EXTENT_SLAB);
   pages_set(heap, extent, 0);
+  tarni_hoard_give_locked(heap, order, extent->size);
   const bool is_idle = tarni_chunk_use_locked(heap, extent->offset, extent->size, false);
   extent->kind = TARNI_EXTENT_BUSY;
   const uint64_t first = tarni_unit_of(heap, extent->offset);

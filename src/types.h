@@ -175,6 +175,8 @@ typedef struct tarni_lane {
   uint64_t ticket;    /* last one given */
   uint64_t fenced;    /* all up to this one are behind a recorded fence */
   uint64_t wanted;    /* the last one that pending blocks have waited for (use.c) */
+  uint64_t asked;     /* the last one that a growth wants to know about (hoard.c) */
+  int64_t surplus;    /* bytes that it gave back but did not take, since then */
   uint64_t goal;      /* lock DRIVER: the one that tarni_lanes_finish_grow is after */
   tarni_fence fences[TARNI_FENCES]; /* a ring, oldest first */
   uint32_t first_fence, n_fences;
@@ -351,6 +353,13 @@ typedef struct tarni_rest {
   uint32_t n_tries;      /* how often that was given up */
 } tarni_rest;
 
+typedef struct tarni_hoard { /* of what other streams have freed (hoard.c) */
+  tarni_index lane;          /* that was asked last */
+  bool is_due;               /* it is time to ask again, */
+  uint64_t left_bytes;       /* which is once so many are used; 0: there is no hoard */
+  uint64_t vain_bytes;       /* held when collecting gave little; 0: it gave enough */
+} tarni_hoard;
+
 /* What a heap does beyond its work, at a price. */
 typedef struct tarni_care {
   bool is_deterministic;
@@ -488,6 +497,7 @@ struct tarn_heap {
   uint64_t asleep_bytes; /* of chunks that have their place but no memory, until the heap wakes */
   uint64_t moved_chunks, waits;
   tarni_rest rest;
+  tarni_hoard hoard;
   uint64_t planned_bytes;  /* of chunks and grants that are being made: the limit counts them */
   uint64_t captured_bytes; /* physical memory of arenas; not part of reserved_bytes */
   tarni_counts gone;       /* what caches have counted that are gone */
