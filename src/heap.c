@@ -407,16 +407,24 @@ tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   return tarni_heap_trim(heap, keep_bytes);
 }
 
+static tarn_status trim_grow(tarn_heap *heap, uint64_t keep_bytes) {
+  tarni_quarantine_drain_grow(heap);
+  do {
+    tarni_uses_reap_grow(heap);
+  } while (tarni_uses_wait_grow(heap));
+  return heap->buckets != NULL ? tarni_bucket_trim_grow(heap, keep_bytes)
+                               : trim_chunks_grow(heap, keep_bytes);
+}
+
+/* A heap that holds no more has nothing to wait for, and its threads keep what they have: programs
+ * call this as often as they like. A pool of the driver may hold more than the heap. */
 tarn_status tarni_heap_trim(tarn_heap *heap, uint64_t keep_bytes) {
   tarni_lock_acquire(&heap->grow);
   tarn_status status = tarni_sleep_refuse(heap, "tarn_heap_trim");
   if (status == TARN_OK) {
-    tarni_quarantine_drain_grow(heap);
-    do {
-      tarni_uses_reap_grow(heap);
-    } while (tarni_uses_wait_grow(heap));
-    status = heap->buckets != NULL ? tarni_bucket_trim_grow(heap, keep_bytes)
-                                   : trim_chunks_grow(heap, keep_bytes);
+    tarni_shortage_reap_grow(heap);
+    const bool has_more = heap->buckets != NULL || heap->reserved_bytes > keep_bytes;
+    status = has_more ? trim_grow(heap, keep_bytes) : TARN_OK;
     status = status == TARN_OK ? tarni_unreturned_reap(heap) : status;
   }
   tarni_lock_release(&heap->grow);

@@ -184,7 +184,7 @@ TARN_API tarn_status tarn_block_get_info(tarn_heap *heap, tarn_ptr pointer, tarn
 TARN_API tarn_status tarn_heap_reserve(tarn_heap *heap, uint64_t bytes);
 
 /* Gives memory that no block uses back to the device until at most `keep_bytes` are held. Waits for
- * work that may still use it. */
+ * work that may still use it; a heap of chunks that holds no more than that waits for nothing. */
 TARN_API tarn_status tarn_heap_trim(tarn_heap *heap, uint64_t keep_bytes);
 
 /* Makes the heap as it was when it was made: everything goes back to the device, after waiting for

@@ -190,6 +190,31 @@ static void reserving_too_much(void) {
 
 /* ---- Trimming ---- */
 
+/* A heap that holds no more than that goes on as if it had not been asked: no driver call, no wait,
+ * and what threads keep they keep. */
+static void trimming_nothing(void) {
+  rig r;
+  rig_block block, used;
+  REQUIRE(rig_open(&r, "sim:64M,order=lazy", NULL, 2));
+  CHECK_OK(rig_alloc(&r, 1000, r.streams[0], &used));
+  CHECK_OK(rig_alloc(&r, 2000, r.streams[0], &block));
+  CHECK_OK(tarn_use(r.heap, used.address, r.streams[1]));
+  rig_order(&r, r.streams[0], r.streams[1]);
+  rig_touch(&r, &used, r.streams[1], false);
+  CHECK_OK(rig_free(&r, &used, r.streams[0]));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  const uint64_t n_pending = rig_state(&r).pending_operations;
+  const uint64_t n_misses = rig_stats(&r).misses;
+  CHECK(n_pending != 0);
+  CHECK_OK(tarn_heap_trim(r.heap, rig_stats(&r).reserved_bytes));
+  CHECK(rig_state(&r).pending_operations + 1 >= n_pending); /* a look at a fence does one */
+  CHECK_OK(rig_alloc(&r, 2000, r.streams[0], &block));
+  CHECK_EQ(rig_stats(&r).misses, n_misses);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 static void trimming_to(void) {
   rig r;
   rig_block blocks[MAX_BLOCKS];
@@ -598,6 +623,7 @@ static const test_case cases[] = {
     {"reserved memory costs no driver call", reserved_memory_costs_no_call},
     {"reserving too much", reserving_too_much},
     {"trimming to a size", trimming_to},
+    {"trimming what holds no more does nothing", trimming_nothing},
     {"trimming small blocks", trimming_small_blocks},
     {"a callback that refuses", callback_that_refuses},
     {"a callback beside a lost stream", callback_beside_a_lost_stream},
