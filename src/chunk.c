@@ -204,12 +204,14 @@ tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarn
 
 /* ---- Taking chunks off their place ---- */
 
-static tarni_index tree_containing(const tarn_heap *heap, tarni_index root, uint64_t offset) {
+/* An extent of a tree that has a part of [start, end); 0: there is none. */
+static tarni_index tree_within(const tarn_heap *heap, tarni_index root, uint64_t start,
+                               uint64_t end) {
   while (root != 0) {
     const tarni_extent *node = &heap->extents[root];
-    if (offset < node->offset) {
+    if (end <= node->offset) {
       root = node->left;
-    } else if (offset >= node->offset + node->size) {
+    } else if (start >= node->offset + node->size) {
       root = node->right;
     } else {
       return root;
@@ -218,15 +220,35 @@ static tarni_index tree_containing(const tarn_heap *heap, tarni_index root, uint
   return 0;
 }
 
-/* The free extent of an idle chunk at an offset: most likely in the tree of the chunk's order. */
+/* A free extent that has a part of an idle chunk: most likely in the tree of the chunk's order. */
+static tarni_index free_within(const tarn_heap *heap, const tarni_phys *chunk) {
+  const uint64_t start = tarni_chunk_start(heap, chunk), end = tarni_chunk_end(heap, chunk);
+  const tarni_index *trees = heap->zones[tarni_zone_of(heap, start)].trees;
+  const tarni_index several = trees[1 + heap->max_lanes];
+  tarni_index found = tree_within(heap, trees[tarni_tree_of(heap, &chunk->order)], start, end);
+  found = found != 0 ? found : tree_within(heap, several, start, end);
+  for (uint32_t tree = 1; tree <= heap->n_lanes && found == 0; tree++) {
+    found = tree_within(heap, trees[tree], start, end);
+  }
+  return found;
+}
+
+/* The one at an offset. All that an idle chunk has are side by side: one of another stream is found
+ * beside one that is known, and not in its tree, of which there may be a thousand. */
 static tarni_index free_containing(const tarn_heap *heap, const tarni_phys *chunk,
                                    uint64_t offset) {
-  const tarni_index *trees = heap->zones[tarni_zone_of(heap, offset)].trees;
-  tarni_index found = tree_containing(heap, trees[tarni_tree_of(heap, &chunk->order)], offset);
-  for (uint32_t tree = 1; tree <= heap->n_lanes && found == 0; tree++) {
-    found = tree_containing(heap, trees[tree], offset);
+  tarni_index found = free_within(heap, chunk);
+  while (found != 0) {
+    const tarni_extent *extent = &heap->extents[found];
+    if (extent->kind != TARNI_EXTENT_FREE) {
+      return 0;
+    }
+    if (offset - extent->offset < extent->size) {
+      return found;
+    }
+    found = offset < extent->offset ? extent->previous : extent->next;
   }
-  return found != 0 ? found : tree_containing(heap, trees[1 + heap->max_lanes], offset);
+  return 0;
 }
 
 /* Whether all of an idle chunk may go: every extent on it is free and, if need be, awaited. */

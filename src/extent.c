@@ -249,13 +249,16 @@ static tarni_index tree_from(const tarn_heap *heap, tarni_index root, uint64_t o
   return found;
 }
 
-tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset) {
+/* Trees in which the lane can have nothing are passed over: there may be a thousand. */
+tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset,
+                                     tarni_index lane) {
   const tarni_index *trees = heap->zones[zone].trees;
-  tarni_index found = tree_from(heap, trees[1 + heap->max_lanes], offset);
-  for (uint32_t tree = 0; tree <= heap->n_lanes; tree++) {
-    const tarni_index other = tree_from(heap, trees[tree], offset);
-    if (found == 0 || (other != 0 && heap->extents[other].offset < heap->extents[found].offset)) {
-      found = other;
+  const uint64_t *oldest = heap->zones[zone].oldest;
+  tarni_index found = tarni_extent_lower(heap, tree_from(heap, trees[TARNI_TREE_VOID], offset),
+                                         tree_from(heap, trees[1 + heap->max_lanes], offset));
+  for (tarni_index i = 0; i < heap->n_lanes; i++) {
+    if (i == lane || oldest[1 + i] <= tarni_order_met_locked(heap, i, lane)) {
+      found = tarni_extent_lower(heap, found, tree_from(heap, trees[1 + i], offset));
     }
   }
   return found;

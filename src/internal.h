@@ -74,8 +74,10 @@ tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t t
  * them are no younger than the ticket. 0: none. */
 tarni_index tarni_extent_find_met_locked(tarn_heap *heap, uint32_t tree, const tarni_need *need,
                                          uint64_t below, uint64_t ticket);
-/* The lowest extent that begins at the offset or above and is in a tree, FREE or VOID; 0: none. */
-tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset);
+/* The lowest extent that begins at the offset or above and is VOID or FREE, of these all that the
+ * lane may use, and perhaps others; 0: none. */
+tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset,
+                                     tarni_index lane);
 tarni_index tarni_extent_void_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset);
 /* The one with the lower address; 0 is none. */
 tarni_index tarni_extent_lower(const tarn_heap *heap, tarni_index a, tarni_index b);

@@ -125,8 +125,9 @@ static bool is_in_use(const tarn_heap *heap, const tarni_extent *extent) {
 }
 
 /* The first extent at an offset or above it that a window can have; 0: there is none. */
-static tarni_index extent_from(const tarn_heap *heap, uint32_t zone, uint64_t offset) {
-  const tarni_index found = tarni_extent_from_locked(heap, zone, offset);
+static tarni_index extent_from(const tarn_heap *heap, const tarni_search *search, uint32_t zone,
+                               uint64_t offset) {
+  const tarni_index found = tarni_extent_from_locked(heap, zone, offset, search->lane);
   const uint64_t end = found != 0 ? heap->extents[found].offset : heap->zones[zone].end;
   const uint64_t unit = tarni_bitset_from(&heap->open, tarni_unit_of(heap, offset));
   return unit < tarni_unit_of(heap, end) ? heap->places[unit].alias : found;
@@ -146,16 +147,17 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
     }
     search->n_steps++;
   }
-  return extent_from(heap, zone, heap->extents[index].offset);
+  return extent_from(heap, search, zone, heap->extents[index].offset);
 }
 
 /* The first extent at an offset or above it that is free behind another one that is. */
-static tarni_index seam_from(const tarn_heap *heap, uint32_t zone, uint64_t offset) {
+static tarni_index seam_from(const tarn_heap *heap, const tarni_search *search, uint32_t zone,
+                             uint64_t offset) {
   uint64_t unit = tarni_unit_of(heap, offset);
   const uint64_t end = tarni_unit_of(heap, heap->zones[zone].end);
   while ((unit = tarni_bitset_from(&heap->seams, unit)) < end) { /* twice at most */
     const uint64_t start = tarni_max(unit++ << heap->unit_log2, offset);
-    for (tarni_index i = tarni_extent_from_locked(heap, zone, start);
+    for (tarni_index i = tarni_extent_from_locked(heap, zone, start, search->lane);
          i != 0 && tarni_unit_of(heap, heap->extents[i].offset) < unit; i = heap->extents[i].next) {
       if (tarni_extent_is_seam(heap, i)) {
         return i;
@@ -183,7 +185,8 @@ static tarni_index joint_from(const tarn_heap *heap, const tarni_search *search,
   if (search->may_map) {
     found = tarni_extent_lower(heap, found, tarni_extent_void_from_locked(heap, zone, offset));
   }
-  return heap->is_fixed ? found : tarni_extent_lower(heap, found, seam_from(heap, zone, offset));
+  return heap->is_fixed ? found
+                        : tarni_extent_lower(heap, found, seam_from(heap, search, zone, offset));
 }
 
 /* This extent, or one above it, where no window of less than a unit begins before that. To look one
@@ -226,7 +229,7 @@ static tarni_index window_skip(const tarn_heap *heap, tarni_search *search, cons
     return index;
   }
   return run < tarni_unit_of(heap, heap->zones[need->zone].end)
-             ? extent_from(heap, need->zone, (run - 1) << heap->unit_log2)
+             ? extent_from(heap, search, need->zone, (run - 1) << heap->unit_log2)
              : 0;
 }
 

@@ -17,6 +17,22 @@ static bool is_open(const tarn_heap *heap, const tarni_extent *extent) {
          (extent->kind == TARNI_EXTENT_ALIAS && heap->chunks[chunk].n_used == 0);
 }
 
+/* The next extent that is open; one that is free the search may pass over, if its lane cannot use
+ * it, and has come to `found` so. */
+static tarni_index next_open(const tarn_heap *heap, tarni_index index, tarni_index found,
+                             uint32_t *n) {
+  tarni_index walked = heap->extents[index].next;
+  for (*n = 1; walked != 0 && walked != found; ++*n) {
+    const tarni_extent *extent = &heap->extents[walked];
+    if (is_open(heap, extent) &&
+        (extent->kind != TARNI_EXTENT_FREE || tarni_order_is_met_locked(heap, &extent->order, 0))) {
+      break;
+    }
+    walked = extent->next;
+  }
+  return walked;
+}
+
 /* From each extent of a zone. Counts those that are far from the next one, and of them those where
  * that is an alias. */
 static void look_from_all(tarn_heap *heap, uint32_t zone, uint64_t n_far[2]) {
@@ -24,12 +40,11 @@ static void look_from_all(tarn_heap *heap, uint32_t zone, uint64_t n_far[2]) {
   tarni_places_update_locked(heap);
   const uint32_t far = 2 + heap->n_lanes;
   for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
-    tarni_index walked = heap->extents[i].next;
-    uint32_t n = 1;
-    for (; walked != 0 && !is_open(heap, &heap->extents[walked]); n++) {
-      walked = heap->extents[walked].next;
-    }
-    CHECK_EQ(tarni_window_next_locked(heap, &search, zone, i), walked);
+    const tarni_index found = tarni_window_next_locked(heap, &search, zone, i);
+    uint32_t n;
+    const tarni_index walked = next_open(heap, i, found, &n);
+    CHECK_EQ(found, walked);
+    CHECK(found == 0 || is_open(heap, &heap->extents[found]));
     n_far[0] += n > far;
     n_far[1] += n > far && heap->extents[walked].kind == TARNI_EXTENT_ALIAS;
   }
@@ -266,11 +281,39 @@ static void to_an_alias(void) {
   rig_close(&r);
 }
 
+/* What another stream has freed and is not known to be complete no window can have: whoever looks
+ * does not even come by its tree. */
+static void past_other_streams(void) {
+  rig r;
+  rig_block blocks[3], last;
+  REQUIRE(rig_open(&r, "sim:256M", NULL, 3));
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(rig_alloc(&r, (uint64_t)4 * MIB, r.streams[i], &blocks[i]));
+  }
+  CHECK_OK(rig_alloc(&r, (uint64_t)4 * MIB, r.streams[0], &last)); /* so that none is kept */
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[i]));
+  }
+  tarn_heap *heap = r.heap;
+  tarni_lock_acquire(&heap->lock);
+  tarni_cache_empty_all_locked(heap, 0, false);
+  for (tarni_index lane = 1; lane <= 3; lane++) {
+    const tarni_index found = tarni_extent_from_locked(heap, 1, heap->small_end, lane);
+    CHECK_EQ(heap->extents[found].kind, TARNI_EXTENT_FREE);
+    CHECK_EQ(heap->extents[found].tree, 1 + lane);
+  }
+  tarni_lock_release(&heap->lock);
+  CHECK_OK(tarn_heap_check(heap));
+  CHECK_OK(rig_free(&r, &last, r.streams[0]));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"as a walk finds it", as_a_walk_finds_it},
     {"over seams", over_seams},
     {"behind many blocks", behind_many_blocks},
     {"to an alias", to_an_alias},
+    {"past what other streams have freed", past_other_streams},
 };
 
 TEST_MAIN(cases)
