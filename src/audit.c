@@ -318,16 +318,22 @@ static tarn_status check_cache(tarn_heap *heap, const tarni_cache *cache) {
   return check_shelf(heap, &cache->shelf);
 }
 
-static tarn_status check_pending(tarn_heap *heap) {
-  uint64_t bytes = 0;
-  for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
+static tarn_status check_uses(tarn_heap *heap, const tarni_uses *uses, uint64_t *bytes) {
+  for (; uses != NULL; uses = uses->next) {
     const tarni_index index = heap->pages[uses->offset >> TARNI_GRANULE_LOG2];
     if (index == 0) {
       return differ("the slab of a pending block", 1, 0);
     }
     tarni_extent_at(heap, index)->n_seen++;
-    bytes += uses->bytes;
+    *bytes += uses->bytes;
   }
+  return TARN_OK;
+}
+
+static tarn_status check_pending(tarn_heap *heap) {
+  uint64_t bytes = 0;
+  TARN_TRY(check_uses(heap, heap->pending, &bytes));
+  TARN_TRY(check_uses(heap, heap->held[0], &bytes));
   return compare("pending bytes", heap->pending_bytes, bytes + tarni_deferred_see_locked(heap));
 }
 

@@ -56,9 +56,12 @@ static void rows_count_locked(tarn_heap *heap, tarn_histogram_row rows[TARNI_ROW
       }
     }
   }
-  for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
-    const tarni_index slab = heap->pages[uses->offset >> TARNI_GRANULE_LOG2];
-    rows[row_of(tarni_extent_at(heap, slab))].pending_blocks++;
+  const tarni_uses *lists[2] = {heap->pending, heap->held[0]};
+  for (uint32_t i = 0; i < 2; i++) {
+    for (const tarni_uses *uses = lists[i]; uses != NULL; uses = uses->next) {
+      const tarni_index slab = heap->pages[uses->offset >> TARNI_GRANULE_LOG2];
+      rows[row_of(tarni_extent_at(heap, slab))].pending_blocks++;
+    }
   }
   for (uint32_t i = 0; i < TARNI_ROWS; i++) {
     rows[i].pending_blocks += heap->deferred_blocks[i];

@@ -542,9 +542,10 @@ void tarni_uses_drop(tarni_uses *uses); /* a whole list, when the heap goes */
 /* Frees a block that was named by tarn_use, and counts that. pre: it is live; heap->lock is not
  * held. TARNI_RETIRED: the lane is not the stream's any more. */
 tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane, tarn_stream stream);
-/* Frees a block by way of the entry: it is pending, and held back until is_held is no longer set.
- */
+/* Frees a block by way of the entry: it counts as pending, and is held back. The one that was held
+ * back first is pending from now on. */
 void tarni_uses_hold_locked(tarn_heap *heap, tarni_uses *uses, uint64_t offset, tarni_index lane);
+void tarni_uses_unhold_locked(tarn_heap *heap);
 /* Makes the lane's stream wait, on the GPU, for all other uses of a live block, which are forgotten
  * then: its order is the lane's alone. */
 tarn_status tarni_uses_absorb(tarn_heap *heap, uint64_t offset, tarni_index lane,

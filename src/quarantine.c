@@ -53,9 +53,8 @@ static void quarantine_leave_locked(tarn_heap *heap, tarni_record *record) {
   debug->oldest = record->younger;
   debug->youngest = debug->oldest != NULL ? debug->youngest : NULL;
   debug->held_bytes -= record->bytes;
-  tarn_assert(record->uses != NULL && "it is in quarantine");
-  record->uses->is_held = false;
-  heap->has_pended = true;
+  tarn_assert(record->uses != NULL && record->uses == heap->held[0] && "it is in quarantine");
+  tarni_uses_unhold_locked(heap);
   record->uses = NULL; /* the list of pending blocks has it */
   *tarni_record_link(heap, record->offset) = record->next;
 }

@@ -342,14 +342,6 @@ static bool has_any_block_locked(const tarn_heap *heap, tarni_index lane) {
   return has;
 }
 
-static bool has_pending_locked(const tarn_heap *heap) {
-  const tarni_uses *uses = heap->pending;
-  while (uses != NULL && uses->is_held) {
-    uses = uses->next;
-  }
-  return uses != NULL;
-}
-
 /* Whether other streams have freed or used anything that is not known to be complete, wherever and
  * of whatever size, or a mapping waits for that: once it is complete it may come together. */
 static bool has_freed(shortage *at) {
@@ -357,7 +349,7 @@ static bool has_freed(shortage *at) {
   const tarni_index *trees[2] = {heap->zones[0].trees, heap->zones[1].trees};
   tarni_lock_acquire(&heap->lock);
   bool is = trees[0][1 + heap->max_lanes] != 0 || trees[1][1 + heap->max_lanes] != 0 ||
-            heap->zombies != 0 || has_pending_locked(heap);
+            heap->zombies != 0 || heap->pending != NULL;
   for (tarni_index i = 1; i < heap->n_lanes && !is; i++) {
     is = i != at->need->lane &&
          (trees[0][1 + i] != 0 || trees[1][1 + i] != 0 || has_any_block_locked(heap, i));

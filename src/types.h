@@ -191,7 +191,6 @@ typedef struct tarni_uses {
   struct tarni_uses *next;
   uint64_t offset; /* of the block */
   uint64_t bytes;
-  bool is_held; /* freed, but kept out of use (quarantine.c) */
   uint32_t n_lanes, capacity;
   tarni_index free_lane; /* once freed */
   uint64_t free_ticket;
@@ -477,8 +476,9 @@ struct tarn_heap {
   tarni_uses **uses;      /* hash table of live blocks with uses */
   uint32_t n_uses, uses_capacity;
   tarni_uses *pending;    /* freed blocks with uses */
+  tarni_uses *held[2];    /* those that are kept out of use, oldest and youngest (quarantine.c) */
   uint64_t n_news_seen;   /* n_news when they were last looked through, */
-  bool has_pended;        /* and whether one may be complete that was not there, or held, then */
+  bool has_pended;        /* and whether one may be complete that was not there then */
   uint64_t refused_bytes; /* reserved when the device refused more; 0: it has given some since */
   struct tarni_growth *unfinished; /* growths that failed and could not be undone yet (grow.c) */
   tarni_cache *caches;

@@ -184,14 +184,22 @@ void tarni_uses_hold_locked(tarn_heap *heap, tarni_uses *uses, uint64_t offset, 
   const tarni_extent *slab = tarni_extent_at(heap, block.extent);
   *uses = (tarni_uses){.offset = offset,
                        .bytes = block.bytes,
-                       .is_held = true,
                        .free_lane = lane,
                        .free_ticket = tarni_ticket_locked(heap, lane)};
   tarni_count_free_locked(heap, slab);
   (void)block_end_locked(heap, uses);
   heap->pending_bytes += uses->bytes;
+  *(heap->held[1] != NULL ? &heap->held[1]->next : &heap->held[0]) = uses;
+  heap->held[1] = uses;
+}
+
+void tarni_uses_unhold_locked(tarn_heap *heap) {
+  tarni_uses *uses = heap->held[0];
+  heap->held[0] = uses->next;
+  heap->held[1] = heap->held[0] != NULL ? heap->held[1] : NULL;
   uses->next = heap->pending;
   heap->pending = uses;
+  heap->has_pended = true;
 }
 
 tarn_status tarni_uses_absorb(tarn_heap *heap, uint64_t offset, tarni_index lane,
@@ -281,9 +289,6 @@ tarn_status tarni_uses_free(tarn_heap *heap, uint64_t offset, tarni_index lane,
 }
 
 static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {
-  if (uses->is_held) {
-    return false;
-  }
   for (uint32_t i = 0; i < uses->n_lanes; i++) {
     if (uses->lanes[i].ticket > heap->complete[uses->lanes[i].lane]) {
       return false;
@@ -295,7 +300,7 @@ static bool uses_are_complete(const tarn_heap *heap, const tarni_uses *uses) {
 uint64_t tarni_uses_largest_locked(const tarn_heap *heap, tarni_index lane) {
   uint64_t largest = 0;
   for (const tarni_uses *uses = heap->pending; uses != NULL; uses = uses->next) {
-    for (uint32_t i = 0; i < uses->n_lanes && !uses->is_held; i++) {
+    for (uint32_t i = 0; i < uses->n_lanes; i++) {
       const bool is_awaited =
           uses->lanes[i].lane == lane && uses->lanes[i].ticket > heap->complete[lane];
       largest = is_awaited ? tarni_max(largest, uses->bytes) : largest;
@@ -389,4 +394,5 @@ void tarni_uses_close(tarn_heap *heap) {
   }
   free(heap->uses);
   tarni_uses_drop(heap->pending);
+  tarni_uses_drop(heap->held[0]);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "internal.h"
 #include "support/rig.h"
 #include "support/test.h"
 #include "tarn/capture.h"
@@ -225,6 +226,24 @@ static void use_after_free(void) {
   }
 }
 
+/* However many blocks are in quarantine, who looks for what is complete does not come by them. */
+static void quarantine_is_out_of_the_way(void) {
+  enum { N = 1000 };
+  rig r;
+  tarn_ptr block;
+  REQUIRE(OPEN(.quarantine_bytes = N * 256));
+  for (int i = 0; i < 2 * N; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 256, r.streams[0], &block));
+    CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+    CHECK(r.heap->pending == NULL);
+  }
+  CHECK_EQ(rig_stats(&r).pending_bytes, N * 256);
+  CHECK_OK(tarn_heap_check(r.heap));
+  CHECK_OK(tarn_heap_trim(r.heap, 0));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
+  rig_close(&r);
+}
+
 /* What is in quarantine is given back before an allocation fails. */
 static void quarantine_under_shortage(void) {
   rig r;
@@ -399,6 +418,7 @@ static const test_case cases[] = {
     {"guards that are written", guards_that_are_written},
     {"quarantine keeps blocks", quarantine_keeps_blocks},
     {"use after free", use_after_free},
+    {"quarantine is out of the way", quarantine_is_out_of_the_way},
     {"quarantine under shortage", quarantine_under_shortage},
     {"stacks", stacks},
     {"all of it", all_of_it},
