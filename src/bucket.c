@@ -115,6 +115,8 @@ static void uncache_locked(tarn_heap *heap, tarni_index index) {
   tarni_buckets *buckets = heap->buckets;
   tarni_grant *grant = &buckets->grants[index];
   tarn_assert(grant->state == TARNI_GRANT_CACHED);
+  tarni_vain *vain = &buckets->sizes[grant->bucket].vain;
+  vain->newest = vain->newest == index ? grant->older[TARNI_BY_SIZE] : vain->newest;
   tarni_grant_remove(buckets, &buckets->sizes[grant->bucket].cached, index, TARNI_BY_SIZE);
   tarni_grant_remove(buckets, &buckets->cached, index, TARNI_BY_AGE);
   buckets->sizes[grant->bucket].n_cached--;
@@ -179,16 +181,33 @@ static bool is_usable_by(const tarn_heap *heap, const tarni_grant *grant, tarni_
                   : tarni_order_is_met_locked(heap, &grant->order, lane);
 }
 
+/* The newest grant that the lane has looked at in vain: neither it nor any that is older is of use
+ * to it as long as nothing more is known to be complete. 0: there is none. */
+static tarni_index seen_in_vain(const tarn_heap *heap, const tarni_vain *vain, tarni_index lane) {
+  const bool is_so =
+      vain->lane == lane && vain->n_news == heap->n_news && vain->n_waits == heap->waits;
+  return is_so ? vain->newest : 0;
+}
+
+/* A stream that allocates what another one frees comes by all that is kept: once, and not each time
+ * anew. */
 tarni_index tarni_bucket_take_locked(tarn_heap *heap, uint64_t size, tarni_index lane,
                                      bool may_wait) {
   tarni_buckets *buckets = heap->buckets;
-  const tarni_index bucket = size_find_locked(buckets, size);
-  for (tarni_index at = bucket != 0 ? buckets->sizes[bucket].cached.newest : 0; at != 0;
+  tarni_bucket *bucket = &buckets->sizes[size_find_locked(buckets, size)]; /* 0 is an empty one */
+  const tarni_index seen = may_wait ? 0 : seen_in_vain(heap, &bucket->vain, lane);
+  for (tarni_index at = bucket->cached.newest; at != 0 && at != seen;
        at = buckets->grants[at].older[TARNI_BY_SIZE]) {
     if (is_usable_by(heap, &buckets->grants[at], lane, may_wait)) {
       uncache_locked(heap, at);
       return at;
     }
+  }
+  if (!may_wait && bucket->cached.newest != 0) {
+    bucket->vain = (tarni_vain){.newest = bucket->cached.newest,
+                                .lane = lane,
+                                .n_news = heap->n_news,
+                                .n_waits = heap->waits};
   }
   return 0;
 }

@@ -323,8 +323,15 @@ typedef struct tarni_grant { /* lock HEAP; BUSY: its thread's */
 
 enum { TARNI_PART_ADDRESS = 1, TARNI_PART_MEMORY = 2, TARNI_PART_MAPPING = 4 };
 
+typedef struct tarni_vain { /* a look at what is kept of a size that found nothing */
+  tarni_index newest;       /* then; 0: there was none */
+  tarni_index lane;         /* whose look it was, */
+  uint64_t n_news, n_waits; /* and what was known: n_news and waits of the heap */
+} tarni_vain;
+
 typedef struct tarni_bucket { /* lock HEAP */
   uint64_t bytes;
+  tarni_vain vain;
   uint32_t n_grants; /* in any state; 0: the record is unused */
   uint32_t n_cached;
   tarni_grant_list cached;

@@ -682,7 +682,44 @@ static void keeps_none(void) {
   rig_close(&r);
 }
 
+/* What another stream keeps is looked at once, and again when more of it is known to be complete:
+ * how far it was looked at is noted. */
+static void seen_once(void) {
+  enum { N = 100 };
+  const tarn_heap_config config = config_of(TARN_BACKING_PLAIN, TARN_ROUNDING_EXACT);
+  rig r;
+  tarn_ptr blocks[N], others[2];
+  REQUIRE(rig_open(&r, "sim:256M", &config, 2));
+  for (int i = 0; i < N; i++) {
+    hold(&r, 4096, &blocks[i]);
+  }
+  for (int i = 0; i < N; i++) {
+    let_go(&r, blocks[i]);
+  }
+  const tarni_bucket *bucket = &r.heap->buckets->sizes[1];
+  CHECK_EQ(bucket->n_cached, N);
+  CHECK_EQ(bucket->vain.newest, 0);
+  CHECK_OK(tarn_alloc(r.heap, 4096, r.streams[1], &others[0])); /* new */
+  CHECK_EQ(bucket->n_cached, N);
+  CHECK_EQ(bucket->vain.newest, bucket->cached.newest);
+  hold(&r, 4096, &blocks[0]); /* the newest: what is noted goes on to the next */
+  CHECK_EQ(bucket->vain.newest, bucket->cached.newest);
+  let_go(&r, blocks[0]);
+  CHECK(bucket->vain.newest != bucket->cached.newest);
+  CHECK_OK(tarn_heap_trim(r.heap, (uint64_t)(N - 1) * 4096)); /* all is complete then */
+  const uint32_t n = bucket->n_cached;
+  CHECK(n != 0);
+  CHECK_OK(tarn_alloc(r.heap, 4096, r.streams[1], &others[1]));
+  CHECK_EQ(bucket->n_cached, n - 1);
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(tarn_free(r.heap, others[i], r.streams[1]));
+  }
+  CHECK_OK(tarn_heap_check(r.heap));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"what others keep is looked at once", seen_once},
     {"going out of turn", going_out_of_turn},
     {"none is kept", keeps_none},
     {"what requests are rounded to", roundings},
