@@ -15,9 +15,10 @@
 #include "internal.h"
 
 typedef struct budget_item {
-  uint64_t asked; /* for by the caller */
-  uint64_t bytes; /* as the heap rounds it, its guard included */
-  tarn_ptr block; /* 0: drawn, or none was needed */
+  uint64_t asked;    /* for by the caller */
+  uint64_t bytes;    /* as the heap rounds it, its guard included */
+  tarn_ptr block;    /* 0: drawn, or none was needed; */
+  uint64_t n_before; /* then those are not held that lie behind the first so many, up to here */
 } budget_item;
 
 struct tarn_budget {
@@ -248,6 +249,9 @@ static tarn_status budget_make(tarn_budget *budget, const uint64_t *bytes, tarn_
   if (budget->n != 0) {
     qsort(budget->items, budget->n, sizeof(budget->items[0]), larger_first);
   }
+  for (uint64_t i = 0; i < budget->n; i++) {
+    budget->items[i].n_before = i;
+  }
   info->limit_bytes = tarni_heap_limit(budget->heap);
   info->required_bytes = budget->required_bytes;
   if (is_making) {
@@ -350,17 +354,34 @@ static tarn_status budget_given(const tarn_budget *budget, const char *operation
   return tarni_heap_given(budget->heap, operation);
 }
 
+/* How many items there are up to the last held one of the first `n`. What is drawn tells where to
+ * go on, and learns it: many that are drawn are not passed over one by one each time. */
+static uint64_t held_within(tarn_budget *budget, uint64_t n) {
+  uint64_t at = n;
+  while (at != 0 && budget->items[at - 1].block == 0) {
+    at = budget->items[at - 1].n_before;
+  }
+  while (n != at) {
+    const uint64_t next = budget->items[n - 1].n_before;
+    budget->items[n - 1].n_before = at;
+    n = next;
+  }
+  return at;
+}
+
 /* The items are sorted, the largest first: the last one that is large enough and held. Behind what
  * was asked for there may be a guard. */
 static budget_item *item_for(tarn_budget *budget, uint64_t bytes) {
   const bool is_guarded = budget->heap->care.guard_bytes != 0;
-  for (uint64_t i = budget->n; i-- != 0;) {
-    budget_item *item = &budget->items[i];
-    if (item->block != 0 && (is_guarded ? item->asked : item->bytes) >= bytes) {
-      return item;
-    }
+  uint64_t n = 0; /* so many are large enough */
+  for (uint64_t end = budget->n; n < end;) {
+    const budget_item *item = &budget->items[n + (end - n) / 2];
+    const bool is_enough = (is_guarded ? item->asked : item->bytes) >= bytes;
+    n = is_enough ? (uint64_t)(item - budget->items) + 1 : n;
+    end = is_enough ? end : (uint64_t)(item - budget->items);
   }
-  return NULL;
+  n = held_within(budget, n);
+  return n != 0 ? &budget->items[n - 1] : NULL;
 }
 
 tarn_status tarn_budget_alloc(tarn_budget *budget, uint64_t bytes, tarn_ptr *block) {

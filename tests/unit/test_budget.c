@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/rng.h"
 #include "support/rig.h"
 #include "support/test.h"
 
@@ -398,12 +399,50 @@ static void beside_captures(void) {
   rig_close(&r);
 }
 
+/* In any order, each draw gives the smallest that is held and large enough; as a walk over all
+ * finds it. */
+static void smallest_of_many(void) {
+  enum { N = 400, N_SIZES = 40 };
+  rig r;
+  tarn_budget *budget;
+  uint64_t sizes[N], n_held[N_SIZES] = {0};
+  tarni_rng rng = {5};
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  for (int i = 0; i < N; i++) {
+    const uint64_t size = tarni_rng_below(&rng, N_SIZES);
+    n_held[size]++;
+    sizes[i] = ((uint64_t)2 << 20) + (size << 14);
+  }
+  REQUIRE(CHECK_OK(tarn_budget_create(r.heap, sizes, N, r.streams[0], NULL, &budget)));
+  for (int i = 0; i < 3 * N; i++) {
+    const uint64_t least = tarni_rng_below(&rng, N_SIZES);
+    uint64_t want = least;
+    while (want < N_SIZES && n_held[want] == 0) {
+      want++;
+    }
+    tarn_ptr block;
+    const tarn_status status =
+        tarn_budget_alloc(budget, ((uint64_t)2 << 20) + (least << 14), &block);
+    CHECK_STATUS(status, want < N_SIZES ? TARN_OK : TARN_LIMIT);
+    if (status == TARN_OK && want < N_SIZES) {
+      tarn_block_info info = {.size = sizeof(info)};
+      CHECK_OK(tarn_block_get_info(r.heap, block, &info));
+      CHECK_EQ(info.usable_bytes, ((uint64_t)2 << 20) + (want << 14));
+      CHECK_OK(tarn_free(r.heap, block, r.streams[0]));
+      n_held[want]--;
+    }
+  }
+  CHECK_OK(tarn_budget_destroy(budget));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"its stream goes", stream_goes},
     {"beside captures", beside_captures},
     {"faults while it goes back", faults_while_it_goes_back},
     {"faults that last", faults_that_last},
     {"drawn", drawn},
+    {"the smallest of many", smallest_of_many},
     {"of a heap with guards", of_a_heap_with_guards},
     {"missing", missing},
     {"kept_counts", kept_counts},
