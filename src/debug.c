@@ -117,7 +117,7 @@ static tarn_status block_undress(tarn_heap *heap, const tarni_record *record, ta
 
 static void record_unlink(tarn_heap *heap, tarni_record *record) {
   tarni_lock_acquire(&heap->lock);
-  *tarni_record_link(heap, record->offset) = record->next;
+  tarni_record_remove_locked(heap, record);
   tarni_lock_release(&heap->lock);
 }
 
@@ -232,7 +232,7 @@ tarn_status tarni_debug_check_grow(tarn_heap *heap) {
     return TARN_OK;
   }
   TARN_TRY(tarni_lanes_finish_grow(heap));
-  for (uint32_t i = 0; i < DEBUG_BUCKETS; i++) {
+  for (uint64_t i = 0; i < heap->debug->n_lists; i++) {
     for (const tarni_record *record = heap->debug->records[i]; record != NULL;
          record = record->next) {
       TARN_TRY(record_check_grow(heap, record));
@@ -245,7 +245,7 @@ tarn_status tarni_debug_check_grow(tarn_heap *heap) {
 static tarn_status each_live_grow(tarn_heap *heap,
                                   tarn_status (*act)(tarn_heap *heap, tarni_record *record)) {
   TARN_TRY(tarni_legacy_check(heap, TARNI_STREAM_LEGACY));
-  for (uint32_t i = 0; i < DEBUG_BUCKETS; i++) {
+  for (uint64_t i = 0; i < heap->debug->n_lists; i++) {
     for (tarni_record *record = heap->debug->records[i]; record != NULL; record = record->next) {
       TARN_TRY(!record->is_freed ? act(heap, record) : TARN_OK);
     }
@@ -296,7 +296,11 @@ tarn_status tarni_debug_open(tarn_heap *heap) {
     return TARN_OK;
   }
   heap->debug = calloc(1, sizeof(*heap->debug));
-  if (heap->debug == NULL) {
+  if (heap->debug != NULL) {
+    heap->debug->records = calloc(DEBUG_LISTS, sizeof(tarni_record *));
+    heap->debug->n_lists = heap->debug->records != NULL ? DEBUG_LISTS : 0;
+  }
+  if (heap->debug == NULL || heap->debug->records == NULL) {
     return tarni_fail(TARN_HOST_MEMORY, "tarn_heap_create", NULL, "Free some host memory.",
                       "no host memory for the records of a heap (%zu bytes)", sizeof(*heap->debug));
   }
@@ -310,7 +314,7 @@ tarn_status tarni_debug_open(tarn_heap *heap) {
 }
 
 void tarni_debug_close(tarn_heap *heap) {
-  for (uint32_t i = 0; heap->debug != NULL && i < DEBUG_BUCKETS; i++) {
+  for (uint64_t i = 0; heap->debug != NULL && i < heap->debug->n_lists; i++) {
     while (heap->debug->records[i] != NULL) {
       tarni_record *record = heap->debug->records[i];
       heap->debug->records[i] = record->next;
@@ -320,5 +324,8 @@ void tarni_debug_close(tarn_heap *heap) {
       tarni_record_free(record);
     }
   }
-  free(heap->debug);
+  if (heap->debug != NULL) {
+    free(heap->debug->records);
+    free(heap->debug);
+  }
 }

@@ -56,7 +56,7 @@ static void quarantine_leave_locked(tarn_heap *heap, tarni_record *record) {
   tarn_assert(record->uses != NULL && record->uses == heap->held[0] && "it is in quarantine");
   tarni_uses_unhold_locked(heap);
   record->uses = NULL; /* the list of pending blocks has it */
-  *tarni_record_link(heap, record->offset) = record->next;
+  tarni_record_remove_locked(heap, record);
 }
 
 /* Waits, on the host, for what the oldest block's stream was given before its free. False: that

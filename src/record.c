@@ -14,9 +14,12 @@
 
 enum { RECORD_STACK_TEXT = 190 }; /* of a stack in a message */
 
+static tarni_record **list_of(const tarni_debug *debug, uint64_t offset) {
+  return &debug->records[(offset >> 8) * 0x9e3779b97f4a7c15u >> 32 & (debug->n_lists - 1)];
+}
+
 tarni_record **tarni_record_link(const tarn_heap *heap, uint64_t offset) {
-  tarni_record **link =
-      &heap->debug->records[(offset >> 8) * 0x9e3779b97f4a7c15u >> 50 & (DEBUG_BUCKETS - 1)];
+  tarni_record **link = list_of(heap->debug, offset);
   while (*link != NULL && (*link)->offset != offset) {
     link = &(*link)->next;
   }
@@ -43,9 +46,39 @@ void tarni_record_free(tarni_record *record) {
   }
 }
 
+/* As many lists as there are records: they stay short. Without host memory they become longer. */
+static void records_spread_locked(tarni_debug *debug) {
+  const uint64_t before = debug->n_lists;
+  tarni_record **spread =
+      debug->n_records < before ? NULL : calloc((size_t)before * 2, sizeof(tarni_record *));
+  if (spread == NULL) {
+    return;
+  }
+  tarni_record **lists = debug->records;
+  debug->records = spread;
+  debug->n_lists = before * 2;
+  for (uint64_t i = 0; i < before; i++) {
+    while (lists[i] != NULL) {
+      tarni_record *record = lists[i];
+      lists[i] = record->next;
+      tarni_record **list = list_of(debug, record->offset);
+      record->next = *list;
+      *list = record;
+    }
+  }
+  free(lists);
+}
+
+void tarni_record_remove_locked(tarn_heap *heap, const tarni_record *record) {
+  *tarni_record_link(heap, record->offset) = record->next;
+  heap->debug->n_records--;
+}
+
 /* Whoever takes a block out of use takes its record, too: a new block's place has none. */
 void tarni_record_put(tarn_heap *heap, tarni_record *record) {
   tarni_lock_acquire(&heap->lock);
+  records_spread_locked(heap->debug);
+  heap->debug->n_records++;
   tarni_record **link = tarni_record_link(heap, record->offset);
   tarn_assert(*link == NULL && "a block has one record");
   record->next = NULL;
@@ -104,7 +137,7 @@ uint32_t tarni_record_frames_locked(const tarn_heap *heap, uint64_t offset, void
 void tarni_record_leaks(const tarn_heap *heap, tarn_ptr base, char *text, size_t capacity) {
   const tarni_record *largest = NULL;
   text[0] = '\0';
-  for (uint32_t i = 0; heap->debug != NULL && i < DEBUG_BUCKETS; i++) {
+  for (uint64_t i = 0; heap->debug != NULL && i < heap->debug->n_lists; i++) {
     for (const tarni_record *record = heap->debug->records[i]; record != NULL;
          record = record->next) {
       if (!record->is_freed && (largest == NULL || record->requested > largest->requested)) {
@@ -124,10 +157,9 @@ void tarni_record_leaks(const tarn_heap *heap, tarn_ptr base, char *text, size_t
 /* Freed inside a capture: nothing can be looked at or filled then, and the memory becomes somebody
  * else's without a call of this file. */
 void tarni_record_forget_locked(tarn_heap *heap, uint64_t offset) {
-  tarni_record **link = heap->debug != NULL ? tarni_record_link(heap, offset) : NULL;
-  tarni_record *record = link != NULL ? *link : NULL;
+  tarni_record *record = heap->debug != NULL ? *tarni_record_link(heap, offset) : NULL;
   if (record != NULL && !record->is_freed) {
-    *link = record->next;
+    tarni_record_remove_locked(heap, record);
     tarni_record_free(record);
   }
 }

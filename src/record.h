@@ -8,7 +8,7 @@
 #include "debug.h"
 
 enum {
-  DEBUG_BUCKETS = 1 << 14,
+  DEBUG_LISTS = 1 << 14,  /* of records, at first */
   DEBUG_READ = 1 << 20,   /* bytes read back at once */
   DEBUG_TRAIL_TEXT = 230, /* of all that is known about a block */
 };
@@ -17,7 +17,7 @@ enum {
 enum { TRAIL_ALLOC = 0, TRAIL_FREE = 1, TRAILS = 2 };
 
 typedef struct tarni_record {
-  struct tarni_record *next; /* in its bucket */
+  struct tarni_record *next; /* in its list */
   uint64_t offset, bytes;    /* of the block */
   uint64_t requested;
   tarni_uses *uses; /* for its quarantine; once in it, the list of pending blocks has it */
@@ -33,7 +33,9 @@ typedef struct tarni_debug {
   uint8_t freed; /* what freed blocks are filled with */
   bool fills_freed;
   /* lock HEAP: */
-  tarni_record *records[DEBUG_BUCKETS];
+  tarni_record **records;          /* lists by a hash of the offset, */
+  uint64_t n_lists;                /* a power of two of them, */
+  uint64_t n_records;              /* for so many */
   tarni_record *oldest, *youngest; /* in quarantine */
   uint64_t held_bytes;
   /* lock DRIVER: */
@@ -46,6 +48,8 @@ void tarni_record_free(tarni_record *record);
 /* Where the block's record is, or would be; lock HEAP. */
 tarni_record **tarni_record_link(const tarn_heap *heap, uint64_t offset);
 void tarni_record_put(tarn_heap *heap, tarni_record *record);
+/* Takes it out of the table. */
+void tarni_record_remove_locked(tarn_heap *heap, const tarni_record *record);
 /* Notes who called. */
 void tarni_record_trail(const tarn_heap *heap, tarni_record *record, int trail);
 /* "; it was allocated by 0x1 0x2"; nothing where no stacks are kept. */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "internal.h"
+#include "record.h"
 #include "support/rig.h"
 #include "support/test.h"
 #include "tarn/capture.h"
@@ -244,6 +244,25 @@ static void quarantine_is_out_of_the_way(void) {
   rig_close(&r);
 }
 
+/* The lists of records stay short, and as many go as come. */
+static void records_of_many(void) {
+  enum { N = 40000 };
+  static tarn_ptr blocks[N];
+  rig r;
+  REQUIRE(OPEN(.stack_depth = 1));
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(tarn_alloc(r.heap, 256, r.streams[0], &blocks[i]));
+  }
+  CHECK_EQ(r.heap->debug->n_records, N);
+  CHECK(r.heap->debug->n_lists >= N);
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
+  }
+  CHECK_EQ(r.heap->debug->n_records, 0);
+  CHECK_OK(tarn_heap_check(r.heap));
+  rig_close(&r);
+}
+
 /* What is in quarantine is given back before an allocation fails. */
 static void quarantine_under_shortage(void) {
   rig r;
@@ -418,6 +437,7 @@ static const test_case cases[] = {
     {"guards that are written", guards_that_are_written},
     {"quarantine keeps blocks", quarantine_keeps_blocks},
     {"use after free", use_after_free},
+    {"records of many", records_of_many},
     {"quarantine is out of the way", quarantine_is_out_of_the_way},
     {"quarantine under shortage", quarantine_under_shortage},
     {"stacks", stacks},
