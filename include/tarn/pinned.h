@@ -97,7 +97,8 @@ TARN_API bool tarn_pinned_owns(tarn_pinned *pool, const void *pointer, uint64_t 
 TARN_API tarn_status tarn_pinned_reserve(tarn_pinned *pool, uint64_t bytes);
 
 /* Gives regions that no block uses back to the system until at most `keep_bytes` are held. Waits
- * for work that was named by tarn_pinned_free_on. A block that is freed meanwhile is not lost. */
+ * for work that was named by tarn_pinned_free_on, but for nothing where it holds no more, unless it
+ * is a pool of allocations of the driver. A block that is freed meanwhile is not lost. */
 TARN_API tarn_status tarn_pinned_trim(tarn_pinned *pool, uint64_t keep_bytes);
 
 TARN_API tarn_status tarn_pinned_get_stats(tarn_pinned *pool, tarn_heap_stats *stats);
