@@ -245,7 +245,7 @@ static void replay_of_a_heap_that_fills(void) {
   CHECK_EQ(run_tool_with("TARN_FILL_ALLOC=90", arguments), 0);
   CHECK_EQ(member("fill"), 3); /* of its allocations, none of no bytes */
   CHECK_EQ(run_tool(arguments), 0);
-  CHECK_EQ(member("fill"), -1);
+  CHECK(member("fill") < 0);
   CHECK_EQ(remove(trace_path), 0);
 }
 
