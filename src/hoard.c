@@ -110,11 +110,13 @@ static bool is_surplus(const tarni_lane *lane) {
 }
 
 /* Whether all that the lane had given when it was last asked is complete, and it is worth it to ask
- * for what it gave since, and a fence can be made. */
+ * for what it gave since, or there is no fence behind that; and one can be made. */
 static bool is_unasked(const tarn_heap *heap, tarni_index index) {
   const tarni_lane *lane = &heap->lanes[index];
-  return lane->stream_id != 0 && lane->ticket > heap->complete[index] &&
-         lane->asked <= heap->complete[index] && is_surplus(lane) && !lane->is_lost &&
+  const uint64_t complete = heap->complete[index];
+  const bool is_owed = lane->asked > tarni_max(lane->fenced, complete);
+  return lane->stream_id != 0 && lane->ticket > complete &&
+         (is_owed || (lane->asked <= complete && is_surplus(lane))) && !lane->is_lost &&
          !lane->is_retired && !lane->is_leaving && !lane->is_captured;
 }
 
@@ -129,7 +131,7 @@ static tarni_index lane_next_locked(tarn_heap *heap, tarni_index own) {
   return 0;
 }
 
-/* Where a fence cannot be recorded there is just less that comes back. Whether any was asked. */
+/* Where a fence cannot be recorded there is just less that comes back, for now. Whether any was. */
 static bool lanes_ask_grow(tarn_heap *heap, tarni_index own) {
   int i = 0;
   for (; i < HOARD_FENCES; i++) {
@@ -142,10 +144,9 @@ static bool lanes_ask_grow(tarn_heap *heap, tarni_index own) {
       heap->lanes[index].surplus = 0;
     }
     tarni_lock_release(&heap->lock);
-    if (index == 0) {
+    if (index == 0 || tarni_lane_fence_grow(heap, index, ticket) != TARN_OK) {
       break;
     }
-    (void)tarni_lane_fence_grow(heap, index, ticket);
   }
   return i != 0;
 }

@@ -138,12 +138,44 @@ static void vain_is_noted(void) {
   rig_close_live(&r, N_BLOCKS / N_SLAB + 4);
 }
 
+/* The streams have nothing to do: the only events are the heap's. */
+static void quiet_run(rig *r, int n_steps) {
+  tarn_ptr blocks[N_LIVE] = {0};
+  for (int i = 0; i < n_steps + N_LIVE; i++) {
+    tarn_ptr *block = &blocks[i % N_LIVE];
+    CHECK_OK(*block != 0 ? tarn_free(r->heap, *block, r->streams[1]) : TARN_OK);
+    *block = 0;
+    CHECK_OK(i < n_steps ? tarn_alloc(r->heap, (uint64_t)3 * MIB, r->streams[0], block) : TARN_OK);
+  }
+}
+
+/* Whatever fails, and however often: the stream is asked again. */
+static void refused_is_asked_again(void) {
+  static const tarn_call calls[] = {TARN_CALL_EVENT_CREATE, TARN_CALL_EVENT_RECORD,
+                                    TARN_CALL_EVENT_QUERY};
+  static rig r;
+  for (int i = 0; i < 3; i++) {
+    uint64_t n_failed = 0;
+    if (!rig_open(&r, "sim:16G", NULL, 2)) {
+      return;
+    }
+    CHECK_OK(tarn_sim_fail(r.device, calls[i], 1, 3, 2));
+    quiet_run(&r, 2000);
+    CHECK_OK(tarn_sim_failed(r.device, &n_failed));
+    CHECK_EQ(n_failed, 3);
+    CHECK(rig_stats(&r).reserved_peak_bytes <= (uint64_t)MOST_TIMES * N_LIVE * 3 * MIB);
+    CHECK(rig_is_sound(&r));
+    rig_close(&r);
+  }
+}
+
 static const test_case cases[] = {
     {"large blocks that another stream frees come back", large_blocks_come_back},
     {"small ones, too", small_blocks_come_back},
     {"what a stream uses itself is left with it", own_is_left_alone},
     {"threads that are gone leave theirs to others", threads_leave_it},
     {"where little comes back it is noted", vain_is_noted},
+    {"a stream whose fence was refused is asked again", refused_is_asked_again},
 };
 
 TEST_MAIN(cases)
