@@ -436,10 +436,12 @@ uint64_t tarni_shelves_bytes_locked(const tarn_heap *heap);
 bool tarni_hoard_ask_grow(tarn_heap *heap, tarni_index lane);
 /* The same unless another thread is at work with the driver. */
 void tarni_hoard_visit(tarn_heap *heap, tarni_index lane);
-/* So much memory was taken by a lane, or given back in that order. */
+/* So much memory was taken by a lane, or given back in that order. A lane that gives back what it
+ * takes has never taken more than is used: what it took beyond that others have given back. */
 static inline void tarni_hoard_take_locked(tarn_heap *heap, tarni_index lane, uint64_t bytes) {
   tarni_hoard *hoard = &heap->hoard;
-  heap->lanes[lane].surplus -= (int64_t)bytes;
+  const int64_t least = -(int64_t)heap->used_bytes, surplus = heap->lanes[lane].surplus;
+  heap->lanes[lane].surplus = (surplus > least ? surplus : least) - (int64_t)bytes;
   hoard->is_due |= hoard->left_bytes != 0 && hoard->left_bytes <= bytes;
   hoard->left_bytes -= tarni_min(hoard->left_bytes, bytes);
 }

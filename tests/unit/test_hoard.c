@@ -169,6 +169,22 @@ static void refused_is_asked_again(void) {
   }
 }
 
+/* What a stream took before others freed it is no reason to leave it alone, once it frees. */
+static void parts_change(void) {
+  static rig r;
+  if (!rig_open(&r, "sim:16G", NULL, 2)) {
+    return;
+  }
+  ring_run(&r, (uint64_t)3 * MIB, 2000);
+  const tarn_stream first = r.streams[0];
+  r.streams[0] = r.streams[1];
+  r.streams[1] = first;
+  ring_run(&r, (uint64_t)3 * MIB, 2000);
+  CHECK(rig_stats(&r).reserved_peak_bytes <= (uint64_t)MOST_TIMES * N_LIVE * 3 * MIB);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"large blocks that another stream frees come back", large_blocks_come_back},
     {"small ones, too", small_blocks_come_back},
@@ -176,6 +192,7 @@ static const test_case cases[] = {
     {"threads that are gone leave theirs to others", threads_leave_it},
     {"where little comes back it is noted", vain_is_noted},
     {"a stream whose fence was refused is asked again", refused_is_asked_again},
+    {"streams may change their parts", parts_change},
 };
 
 TEST_MAIN(cases)
