@@ -69,9 +69,10 @@ static uint32_t small_make_locked(tarn_heap *heap, tarni_cache *cache, uint32_t 
   return small_take_locked(heap, cache, class_index);
 }
 
-/* Gives the lock back, and looks after what other streams have freed where it is time for that. */
-static void miss_end_locked(tarn_heap *heap, tarni_index lane) {
-  const bool is_due = heap->hoard.is_due;
+/* Gives the lock back, and looks after what other streams have freed where it is time for that: not
+ * after a failure, whose error would be another's then. */
+static void miss_end_locked(tarn_heap *heap, tarni_index lane, bool is_found) {
+  const bool is_due = is_found && heap->hoard.is_due;
   tarni_lock_release(&heap->lock);
   if (TARNI_UNLIKELY(is_due)) {
     tarni_hoard_visit(heap, lane);
@@ -101,7 +102,7 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
     tarni_scopes_note_locked(heap);
     *block = heap->base + ((uint64_t)item << 8);
   }
-  miss_end_locked(heap, cache->lane);
+  miss_end_locked(heap, cache->lane, item != UINT32_MAX);
   if (item != UINT32_MAX) {
     return TARN_OK;
   }
@@ -165,7 +166,7 @@ static tarn_status large_miss(tarn_heap *heap, tarni_cache *cache, uint64_t size
     tarni_count(&cache->misses, 1);
     *block = heap->base + tarni_extent_at(heap, extent)->offset;
   }
-  miss_end_locked(heap, cache->lane);
+  miss_end_locked(heap, cache->lane, status == TARN_OK && !is_dead);
   return is_dead && status == TARN_OK ? TARNI_RETIRED : status;
 }
 
