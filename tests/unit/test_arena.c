@@ -574,7 +574,7 @@ static void planned_branches(void) {
  * they are not too many. */
 static void many_planned_branches(void) {
   enum { N_BLOCKS = 12000 };
-  const tarn_plan_options options = {.size = sizeof(options), .max_steps = 1};
+  const tarn_plan_options options = {.size = sizeof(options), .max_steps = 1, .max_ns = UINT64_MAX};
   rig r;
   tarn_layout *layout = NULL;
   tarn_plan_info info = {.size = sizeof(info)};
