@@ -54,6 +54,7 @@ static void lane_open(tarni_lane *lane, uint64_t stream_id, tarn_stream stream) 
   lane->is_retired = false;
   lane->is_lost = false;
   lane->is_captured = false;
+  lane->surplus = 0;
   if (lane->waited != NULL) {
     memset(lane->waited, 0, lane->n_waited * sizeof(*lane->waited));
   }
