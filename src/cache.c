@@ -176,6 +176,14 @@ uint32_t tarni_cache_collect_locked(tarn_heap *heap, tarni_cache *cache, bool is
   return n_slabs;
 }
 
+uint64_t tarni_caches_binned_locked(const tarn_heap *heap) {
+  uint64_t sum = 0;
+  for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    sum += tarni_cache_binned(cache);
+  }
+  return sum;
+}
+
 void tarni_caches_revoke_locked(tarn_heap *heap) {
   if (heap->caches == NULL) {
     return;

@@ -40,6 +40,8 @@ bool tarni_cache_unload(tarn_heap *heap, tarni_cache *cache, uint32_t class_inde
 static inline uint64_t tarni_cache_binned(const tarni_cache *cache) {
   return atomic_load_explicit(&cache->binned_bytes, memory_order_relaxed);
 }
+/* The same of all caches, about. */
+uint64_t tarni_caches_binned_locked(const tarn_heap *heap);
 /* The same as refilling, from the lane's bin, too. */
 void tarni_cache_fill_locked(tarn_heap *heap, tarni_cache *cache, uint32_t class_index);
 /* Moves the older half of a stack to the lane's bin. */

@@ -34,10 +34,7 @@ static bool is_hoard_locked(const tarn_heap *heap) {
 /* ---- Small blocks ---- */
 
 static bool is_worth_locked(tarn_heap *heap) {
-  uint64_t kept = heap->binned_bytes;
-  for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
-    kept += tarni_cache_binned(cache);
-  }
+  const uint64_t kept = heap->binned_bytes + tarni_caches_binned_locked(heap);
   const uint64_t held = heap->reserved_bytes;
   uint64_t *vain = &heap->hoard.vain_bytes;
   *vain = tarni_min(*vain, held); /* it may have shrunk since */

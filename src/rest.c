@@ -54,22 +54,14 @@ static uint64_t patience(const tarni_rest *rest) {
   return (uint64_t)TARNI_EASE_COLLECTED << tarni_min(rest->n_tries, REST_MAX_TRIES);
 }
 
-/* What is on shelves and in bins of caches. */
-static uint64_t kept_bytes(const tarn_heap *heap) {
-  uint64_t kept = tarni_shelves_bytes_locked(heap);
-  for (const tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
-    kept += tarni_cache_binned(cache);
-  }
-  return kept;
-}
-
 /* What is used, but for what bins and shelves keep, and most of what stacks do: else what is kept
  * would make room for more of it. */
 static uint64_t lean_bytes(const tarn_heap *heap, uint64_t unbinned) {
   const tarni_counts counts = tarni_counts_locked(heap);
   const tarni_large_counts total = tarni_counts_total(&counts);
   const uint64_t counted = total.alloc_bytes - tarni_min(total.alloc_bytes, total.free_bytes);
-  const uint64_t live = counted + heap->pending_bytes, kept = kept_bytes(heap);
+  const uint64_t live = counted + heap->pending_bytes;
+  const uint64_t kept = tarni_shelves_bytes_locked(heap) + tarni_caches_binned_locked(heap);
   return tarni_min(unbinned - tarni_min(unbinned, kept), live + live / REST_STACK_SHARE);
 }
 
