@@ -4,6 +4,7 @@
  * read-modify-write and no driver call, and the miss, which fills the cache. */
 #include "base/bits.h"
 #include "bucket.h"
+#include "room.h"
 
 /* ---- Misses ---- */
 
@@ -48,7 +49,12 @@ static uint32_t small_find_locked(tarn_heap *heap, tarni_cache *cache, uint32_t 
 
 /* Room that was found goes back: the stream was retired meanwhile. */
 static void room_return_locked(tarn_heap *heap, tarni_index extent) {
-  if (extent != 0) {
+  if (extent == 0) {
+    return;
+  }
+  if (tarni_is_alias(heap, tarni_extent_at(heap, extent)->offset)) {
+    tarni_view_return_locked(heap, extent);
+  } else {
     const tarni_order order = tarni_extent_at(heap, extent)->order;
     tarni_extent_give_locked(heap, extent, TARNI_EXTENT_FREE, &order);
   }

@@ -12,11 +12,14 @@
 #include "base/bits.h"
 #include "bucket.h"
 #include "debug.h"
+#include "room.h"
 
 typedef struct audit {
   tarn_heap *heap;
-  uint64_t used, free, busy;   /* bytes of memory by the kind of extent it is in */
-  uint64_t n_aliases, n_open;  /* the latter of idle chunks */
+  uint64_t used, free, busy;   /* bytes of memory by the kind of extent it is in, */
+  uint64_t home;               /* of those used, at homes */
+  uint64_t lent, n_lent;       /* LENT extents, less those that slabs have listed */
+  uint64_t n_aliases;          /* places that are no homes */
   uint64_t n_placed, n_barred; /* units */
   uint64_t n_seams;            /* of the unit at hand */
   uint64_t n_units_seamed;     /* so far */
@@ -85,9 +88,30 @@ static void count_live(audit *sum, const tarni_extent *slab) {
   }
 }
 
+/* What is lent for a slab lies at the homes of the chunks that are mapped where it lies. */
+static tarn_status check_lent(audit *sum, const tarni_extent *slab) {
+  const tarn_heap *heap = sum->heap;
+  uint64_t at = slab->offset;
+  for (tarni_index i = slab->lent; i != 0; i = heap->extents[i].link) {
+    const tarni_extent *lent = tarni_extent_at(heap, i);
+    const uint64_t unit = tarni_unit_of(heap, at);
+    const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
+    const uint64_t place = heap->places[unit].first * heap->unit;
+    TARN_TRY(compare("what is lent", TARNI_EXTENT_LENT, lent->kind));
+    TARN_TRY(compare("where it lies", tarni_chunk_start(heap, chunk) + (at - place), lent->offset));
+    TARN_TRY(compare("chunks that it reaches over", 0,
+                     lent->offset + lent->size > tarni_chunk_end(heap, chunk)));
+    at += lent->size;
+    sum->n_lent--;
+  }
+  const bool is_alias = tarni_is_alias(heap, slab->offset);
+  return compare("what is lent to a slab", is_alias ? slab->size : 0, at - slab->offset);
+}
+
 static tarn_status check_slab(audit *sum, tarni_index index) {
   tarn_heap *heap = sum->heap;
   tarni_extent *slab = tarni_extent_at(heap, index);
+  TARN_TRY(check_lent(sum, slab));
   for (uint64_t at = slab->offset; at < slab->offset + slab->size; at += TARNI_GRANULE) {
     const bool is_found =
         slab->n_blocks != 1 || at == slab->offset || tarni_is_aligned(at, heap->unit);
@@ -99,11 +123,6 @@ static tarn_status check_slab(audit *sum, tarni_index index) {
   count_live(sum, slab);
   slab->n_seen = (uint32_t)(sum->live_blocks - live_blocks);
   return TARN_OK;
-}
-
-/* Whether the chunk that has a place there is idle. */
-static bool is_of_idle(const tarn_heap *heap, uint64_t unit) {
-  return tarni_bitset_has(&heap->idle, heap->chunks[heap->units[unit]].first_unit);
 }
 
 /* What an extent's kind promises. */
@@ -121,14 +140,18 @@ static tarn_status check_extent(audit *sum, tarni_index index) {
     sum->free += expected = extent->size;
     break;
   case TARNI_EXTENT_SLAB:
-    sum->used += expected = extent->size;
+    sum->used += extent->size;
+    sum->home += expected = tarni_is_alias(heap, extent->offset) ? 0 : extent->size;
     TARN_TRY(check_slab(sum, index));
     break;
+  case TARNI_EXTENT_LENT:
+    sum->lent += expected = extent->size;
+    sum->n_lent++;
+    break;
   case TARNI_EXTENT_ALIAS:
-    sum->n_aliases++;
-    sum->n_open += is_of_idle(heap, tarni_unit_of(heap, extent->offset));
-    TARN_TRY(compare("the place of an alias", index,
-                     heap->places[tarni_unit_of(heap, extent->offset)].alias));
+    sum->n_treed++;
+    TARN_TRY(
+        compare("the place of an alias", 1, heap->units[tarni_unit_of(heap, extent->offset)] != 0));
     break;
   case TARNI_EXTENT_ZOMBIE:
     TARN_TRY(compare("zombies without a chunk", 0, extent->chunk == 0));
@@ -155,7 +178,7 @@ static bool is_unmerged(const tarn_heap *heap, tarni_index index) {
   tarni_order order = extent->order;
   return before != extent && before->kind == extent->kind &&
          tarni_extent_may_join(heap, extent, before) &&
-         (extent->kind == TARNI_EXTENT_VOID ||
+         (extent->kind == TARNI_EXTENT_VOID || extent->kind == TARNI_EXTENT_ALIAS ||
           (extent->kind == TARNI_EXTENT_FREE && before->tree == extent->tree &&
            tarni_order_unite(&order, &before->order)));
 }
@@ -181,6 +204,7 @@ static tarn_status check_zone(audit *sum, const tarni_zone *zone) {
   for (tarni_index i = zone->head; i != 0; i = sum->heap->extents[i].next) {
     const tarni_extent *extent = tarni_extent_at(sum->heap, i);
     TARN_TRY(compare("an extent's beginning", at, extent->offset));
+    TARN_TRY(compare("what begins there", i, tarni_extent_containing_locked(sum->heap, at)));
     TARN_TRY(compare("an extent's neighbour", previous, extent->previous));
     TARN_TRY(compare("empty extents", 0, extent->size == 0));
     TARN_TRY(compare("free neighbours apart", 0, is_unmerged(sum->heap, i)));
@@ -202,7 +226,9 @@ static tarn_status check_node(const tarn_heap *heap, tarni_index index, uint32_t
     return TARN_OK;
   }
   const tarni_extent *node = tarni_extent_at(heap, index);
-  const tarni_extent_kind kind = tree == TARNI_TREE_VOID ? TARNI_EXTENT_VOID : TARNI_EXTENT_FREE;
+  const tarni_extent_kind kind = tree == TARNI_TREE_VOID          ? TARNI_EXTENT_VOID
+                                 : tree == tarni_tree_alias(heap) ? TARNI_EXTENT_ALIAS
+                                                                  : TARNI_EXTENT_FREE;
   TARN_TRY(compare("the kind of an extent in a tree", kind, node->kind));
   TARN_TRY(compare("the tree of an extent", tree, node->tree));
   if (kind == TARNI_EXTENT_FREE) {
@@ -229,9 +255,9 @@ static tarn_status check_node(const tarn_heap *heap, tarni_index index, uint32_t
 
 static tarn_status check_trees(const audit *sum) {
   uint64_t n = 0;
-  for (uint32_t zone = 0; zone < 2; zone++) {
+  for (uint32_t zone = 0; zone < TARNI_ZONES; zone++) {
     const tarni_zone *at = &sum->heap->zones[zone];
-    for (uint32_t tree = 0; tree < sum->heap->max_lanes + 2; tree++) {
+    for (uint32_t tree = 0; tree <= tarni_tree_alias(sum->heap); tree++) {
       const tarni_index root = at->trees[tree];
       TARN_TRY(compare("the node above a root", 0, root != 0 ? sum->heap->extents[root].up : 0));
       TARN_TRY(compare("trees with an older extent than they say", 0,
@@ -400,10 +426,9 @@ static tarn_status check_blocks(audit *sum) {
 /* ---- Chunks and lanes ---- */
 
 /* A unit that a chunk has a place at: whether it is barred. */
-static tarn_status check_unit(audit *sum, tarni_index index, uint64_t unit, bool is_alias) {
+static tarn_status check_unit(audit *sum, tarni_index index, uint64_t unit) {
   const tarn_heap *heap = sum->heap;
-  const bool is_barred = is_alias ? !is_of_idle(heap, unit)
-                                  : heap->pages[(unit * heap->unit) >> TARNI_GRANULE_LOG2] != 0;
+  const bool is_barred = heap->pages[(unit * heap->unit) >> TARNI_GRANULE_LOG2] != 0;
   sum->n_placed++;
   sum->n_barred += is_barred;
   TARN_TRY(compare("a unit with a place", tarni_bitset_has(&heap->placed, unit), 1));
@@ -411,32 +436,26 @@ static tarn_status check_unit(audit *sum, tarni_index index, uint64_t unit, bool
   return compare("the chunk of a unit", index, heap->units[unit]);
 }
 
-/* A chunk's places: in order, each with all its units, all but its home with an alias. */
+/* A chunk's places: in order, each with all its units, all but its home among the aliases. */
 static tarn_status check_places(audit *sum, tarni_index index, uint32_t *n_zombies) {
   const tarn_heap *heap = sum->heap;
   const tarni_phys *chunk = &heap->chunks[index];
-  uint32_t n = 0, n_homes = 0, n_aliases = 0;
+  uint32_t n = 0, n_homes = 0;
   for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
     const uint32_t unit = at - 1;
     TARN_TRY(compare("places out of order", 0,
                      heap->places[unit].next != 0 && heap->places[unit].next <= at));
-    const tarni_index alias = heap->places[unit].alias;
     for (uint32_t i = unit; i < unit + chunk->n_units; i++) {
-      TARN_TRY(check_unit(sum, index, i, alias != 0));
+      TARN_TRY(check_unit(sum, index, i));
+      TARN_TRY(compare("the first unit of a place", unit, heap->places[i].first));
     }
-    n_aliases += alias != 0;
     n_homes += unit == chunk->first_unit;
-    if (heap->unfinished == NULL) {
-      TARN_TRY(compare("aliases of a place", unit != chunk->first_unit, alias != 0));
-    }
-    if (alias != 0) {
-      TARN_TRY(compare("the size of an alias", tarni_chunk_bytes(heap, chunk),
-                       tarni_extent_at(heap, alias)->size));
-    }
+    sum->n_aliases += unit != chunk->first_unit;
+    TARN_TRY(compare("a place among the aliases", unit != chunk->first_unit,
+                     tarni_bitset_has(&heap->aliases, unit)));
     n++;
   }
   TARN_TRY(compare("homes of a chunk", 1, n_homes));
-  TARN_TRY(compare("aliases of a chunk", chunk->n_aliases, n_aliases));
   *n_zombies = chunk->n_mapped - n;
   return TARN_OK;
 }
@@ -473,17 +492,22 @@ static uint64_t count_members(const tarni_bitset *set) {
   return n;
 }
 
+/* What is known of the ends of chunks, as far as it is not known to be stale. */
+static tarn_status check_ends(tarn_heap *heap) {
+  tarni_ends_update_locked(heap);
+  for (tarni_index i = 1; i < heap->n_chunks; i++) {
+    const uint32_t head = heap->chunks[i].head, tail = heap->chunks[i].tail;
+    tarni_ends_note_locked(heap, i);
+    tarni_ends_update_locked(heap);
+    TARN_TRY(compare("what is free where a chunk begins", head, heap->chunks[i].head));
+    TARN_TRY(compare("what is free where a chunk ends", tail, heap->chunks[i].tail));
+  }
+  return TARN_OK;
+}
+
 /* What searches pass over. */
 static tarn_status check_passed(const audit *sum) {
   const tarn_heap *heap = sum->heap;
-  uint64_t n_open = 0;
-  for (uint64_t unit = 0; (unit = tarni_bitset_from(&heap->open, unit)) != TARNI_BITSET_NONE;
-       unit++) {
-    TARN_TRY(compare("an alias where one is open", heap->places[unit].alias != 0, 1));
-    TARN_TRY(compare("an idle chunk behind an open alias", is_of_idle(heap, unit), 1));
-    n_open++;
-  }
-  TARN_TRY(compare("open aliases", n_open, sum->n_open));
   TARN_TRY(compare("units with seams", count_members(&heap->seams), sum->n_units_seamed));
   TARN_TRY(compare("units with a place", count_members(&heap->placed), sum->n_placed));
   return compare("barred units", count_members(&heap->barred), sum->n_barred);
@@ -492,7 +516,7 @@ static tarn_status check_passed(const audit *sum) {
 static tarn_status check_chunks(audit *sum) {
   const tarn_heap *heap = sum->heap;
   uint64_t bytes = 0, n_idle = 0, n_listed = 0, idle_bytes = 0;
-  tarni_places_update_locked(sum->heap);
+  TARN_TRY(heap->unfinished == NULL && !heap->is_fixed ? check_ends(sum->heap) : TARN_OK);
   TARN_TRY(check_mapped(sum, &bytes, &n_idle));
   for (uint64_t unit = tarni_unit_of(heap, heap->size);
        (unit = tarni_bitset_below(&heap->idle, unit)) != TARNI_BITSET_NONE; n_listed++) {
@@ -545,8 +569,9 @@ static tarn_status check_counts(const audit *sum) {
 
 static tarn_status check_all(audit *sum) {
   tarn_heap *heap = sum->heap;
-  TARN_TRY(check_zone(sum, &heap->zones[0]));
-  TARN_TRY(check_zone(sum, &heap->zones[1]));
+  for (uint32_t zone = 0; zone < TARNI_ZONES; zone++) {
+    TARN_TRY(check_zone(sum, &heap->zones[zone]));
+  }
   TARN_TRY(check_trees(sum));
   TARN_TRY(check_blocks(sum));
   TARN_TRY(tarni_audit_uses(heap, sum->n_marked));
@@ -555,17 +580,15 @@ static tarn_status check_all(audit *sum) {
   TARN_TRY(check_counts(sum));
   const tarn_heap_stats stats = tarni_stats_locked(heap);
   TARN_TRY(compare("bytes in slabs", heap->used_bytes, sum->used));
+  TARN_TRY(compare("aliases", heap->n_aliases, sum->n_aliases));
   if (heap->unfinished == NULL) {
-    TARN_TRY(compare("aliases", heap->n_aliases, sum->n_aliases));
-  }
-  if (tarni_is_asleep(heap)) {
-    TARN_TRY(compare("aliases of a heap that is asleep", heap->n_aliases, 0));
+    TARN_TRY(compare("what is lent to no slab", 0, sum->n_lent));
   }
   TARN_TRY(compare("live bytes", stats.live_bytes, sum->live));
   TARN_TRY(compare("live blocks", stats.live_blocks, sum->live_blocks));
   return compare("physical bytes", stats.reserved_bytes - stats.captured_bytes + stats.asleep_bytes,
-                 sum->used + sum->free + sum->busy + heap->leaving_bytes + heap->quarantined_bytes +
-                     heap->unreturned_bytes);
+                 sum->home + sum->lent + sum->free + sum->busy + heap->leaving_bytes +
+                     heap->quarantined_bytes + heap->unreturned_bytes);
 }
 
 static tarn_status check_chunked_locked(tarn_heap *heap) {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
- * Physical memory of a heap: which chunk is mapped where, which are idle, and how they go. A chunk
- * that has left its place leaves a zombie there: addresses that are unmapped once all that used
- * them is complete. How a heap gets more room is grow.c's business. */
+ * Physical memory of a heap: which chunks are idle, what is free at their homes, and how they go. A
+ * chunk that goes leaves a zombie at each of its places: addresses that are unmapped once all that
+ * used them is complete. How a heap gets more room is grow.c's business. */
 #include "base/bits.h"
-#include "internal.h"
+#include "room.h"
 
 enum { CHUNK_MAX_TRIES = 64 }; /* for room at an alignment that is only wished for */
 
@@ -13,13 +13,11 @@ enum { CHUNK_MAX_TRIES = 64 }; /* for room at an alignment that is only wished f
 void tarni_idle_add_locked(tarn_heap *heap, tarni_index index) {
   tarni_bitset_add(&heap->idle, heap->chunks[index].first_unit);
   heap->idle_bytes += tarni_chunk_bytes(heap, &heap->chunks[index]);
-  tarni_places_note_locked(heap, index);
 }
 
 void tarni_idle_remove_locked(tarn_heap *heap, tarni_index index) {
   tarni_bitset_remove(&heap->idle, heap->chunks[index].first_unit);
   heap->idle_bytes -= tarni_chunk_bytes(heap, &heap->chunks[index]);
-  tarni_places_note_locked(heap, index);
 }
 
 tarni_index tarni_idle_below_locked(const tarn_heap *heap, uint64_t unit) {
@@ -31,43 +29,33 @@ tarni_index tarni_idle_highest_locked(const tarn_heap *heap) {
   return tarni_idle_below_locked(heap, tarni_unit_of(heap, heap->size));
 }
 
-bool tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used) {
+void tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used) {
   const uint64_t end = offset + size;
-  bool is_idle = false;
   heap->used_bytes = is_used ? heap->used_bytes + size : heap->used_bytes - size;
   heap->used_peak_bytes = tarni_max(heap->used_peak_bytes, heap->used_bytes);
   heap->recent_used_peak = tarni_max(heap->recent_used_peak, heap->used_bytes);
   tarni_tide_note_locked(heap);
   while (offset < end) {
-    const tarni_index index = heap->units[tarni_unit_of(heap, offset)];
+    const uint64_t unit = tarni_unit_of(heap, offset);
+    const tarni_index index = heap->units[unit];
     tarn_assert(index != 0 && "a slab lies on chunks");
     tarni_phys *chunk = &heap->chunks[index];
-    const uint64_t stop = tarni_min(end, tarni_chunk_end(heap, chunk));
+    const uint64_t place_end = (heap->places[unit].first + (uint64_t)chunk->n_units) * heap->unit;
+    const uint64_t stop = tarni_min(end, place_end);
     const uint32_t granules = (uint32_t)((stop - offset) >> TARNI_GRANULE_LOG2);
-    const uint32_t before = chunk->n_used;
+    const uint32_t before = chunk->n_used, small = offset < heap->small_end ? granules : 0;
     chunk->n_used = is_used ? before + granules : before - granules;
+    chunk->n_small = is_used ? chunk->n_small + small : chunk->n_small - small;
+    if (is_used) { /* else its extent tells when it is free */
+      tarni_ends_note_locked(heap, index);
+    }
     if (before == 0) {
       tarni_idle_remove_locked(heap, index);
     }
     if (chunk->n_used == 0) {
       tarni_idle_add_locked(heap, index);
-      is_idle = true;
     }
     offset = stop;
-  }
-  return is_idle;
-}
-
-void tarni_chunks_rest_locked(tarn_heap *heap, uint64_t first_unit, uint64_t last_unit,
-                              const tarni_order *order) {
-  for (uint64_t unit = first_unit; unit <= last_unit;) {
-    const tarni_index index = heap->units[unit];
-    tarni_phys *chunk = &heap->chunks[index];
-    unit = chunk->first_unit + chunk->n_units; /* before it goes */
-    if (chunk->n_used == 0) {
-      chunk->order = *order;
-      tarni_place_return_locked(heap, index);
-    }
   }
 }
 
@@ -202,106 +190,58 @@ tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarn
   return status;
 }
 
-/* ---- Taking chunks off their place ---- */
+/* ---- Taking what is free off a range ---- */
 
-/* An extent of a tree that has a part of [start, end); 0: there is none. */
-static tarni_index tree_within(const tarn_heap *heap, tarni_index root, uint64_t start,
-                               uint64_t end) {
-  while (root != 0) {
-    const tarni_extent *node = &heap->extents[root];
-    if (end <= node->offset) {
-      root = node->left;
-    } else if (start >= node->offset + node->size) {
-      root = node->right;
-    } else {
-      return root;
-    }
-  }
-  return 0;
-}
-
-/* A free extent that has a part of an idle chunk: most likely in the tree of the chunk's order. */
-static tarni_index free_within(const tarn_heap *heap, const tarni_phys *chunk) {
-  const uint64_t start = tarni_chunk_start(heap, chunk), end = tarni_chunk_end(heap, chunk);
-  const tarni_index *trees = heap->zones[tarni_zone_of(heap, start)].trees;
-  const tarni_index several = trees[1 + heap->max_lanes];
-  tarni_index found = tree_within(heap, trees[tarni_tree_of(heap, &chunk->order)], start, end);
-  found = found != 0 ? found : tree_within(heap, several, start, end);
-  for (uint32_t tree = 1; tree <= heap->n_lanes && found == 0; tree++) {
-    found = tree_within(heap, trees[tree], start, end);
-  }
-  return found;
-}
-
-/* The one at an offset. All that an idle chunk has are side by side: one of another stream is found
- * beside one that is known, and not in its tree, of which there may be a thousand. */
-static tarni_index free_containing(const tarn_heap *heap, const tarni_phys *chunk,
-                                   uint64_t offset) {
-  tarni_index found = free_within(heap, chunk);
-  while (found != 0) {
-    const tarni_extent *extent = &heap->extents[found];
-    if (extent->kind != TARNI_EXTENT_FREE) {
-      return 0;
-    }
-    if (offset - extent->offset < extent->size) {
-      return found;
-    }
-    found = offset < extent->offset ? extent->previous : extent->next;
-  }
-  return 0;
-}
-
-/* Whether all of an idle chunk may go: every extent on it is free and, if need be, awaited. */
-bool tarni_chunk_may_leave_locked(const tarn_heap *heap, const tarni_phys *chunk, tarni_index lane,
-                                  bool may_steal, tarni_order *order) {
-  const uint64_t end = tarni_chunk_end(heap, chunk);
+bool tarni_range_is_free_locked(const tarn_heap *heap, uint64_t start, uint64_t end,
+                                const tarni_search *search, tarni_order *order) {
   *order = (tarni_order){0};
-  for (uint64_t at = tarni_chunk_start(heap, chunk); at < end;) {
-    const tarni_index index = free_containing(heap, chunk, at);
-    if (index == 0) {
-      return false; /* somebody is at work on it */
-    }
-    const tarni_extent *extent = &heap->extents[index];
-    if (tarni_order_is_out_locked(heap, &extent->order) ||
-        (!may_steal && !tarni_order_is_met_locked(heap, &extent->order, lane)) ||
+  tarni_index index = tarni_extent_containing_locked(heap, start);
+  for (uint64_t at = start; at < end; index = heap->extents[index].next) {
+    const tarni_extent *extent = tarni_extent_at(heap, index);
+    if (extent->kind != TARNI_EXTENT_FREE || tarni_order_is_out_locked(heap, &extent->order) ||
+        (!search->may_steal && !tarni_order_is_met_locked(heap, &extent->order, search->lane)) ||
         !tarni_order_unite_open_locked(heap, order, &extent->order)) {
-      return false;
+      return false; /* in use, or somebody is at work on it */
     }
     at = extent->offset + extent->size;
   }
   return true;
 }
 
-/* Makes one BUSY extent of exactly the chunk's addresses. 0: no record is left. */
-tarni_index tarni_chunk_isolate_locked(tarn_heap *heap, const tarni_phys *chunk) {
-  const uint64_t start = tarni_chunk_start(heap, chunk);
-  const uint64_t end = tarni_chunk_end(heap, chunk);
+/* The part of a free extent that lies in the range, BUSY. 0: no record is left. */
+static tarni_index range_take(tarn_heap *heap, tarni_index index, uint64_t start, uint64_t end) {
+  const tarni_extent *extent = tarni_extent_at(heap, index);
+  const uint64_t from = tarni_max(start, extent->offset);
+  const uint64_t to = tarni_min(end, extent->offset + extent->size);
+  return tarni_extent_carve_locked(heap, index, from, to - from);
+}
+
+/* pre: tarni_range_is_free_locked. */
+tarni_index tarni_range_isolate_locked(tarn_heap *heap, uint64_t start, uint64_t end) {
   tarni_index whole = 0;
   for (uint64_t at = start; at < end;) {
-    const tarni_index index = free_containing(heap, chunk, at);
-    const tarni_order order = heap->extents[index].order;
-    const uint64_t stop = tarni_min(end, heap->extents[index].offset + heap->extents[index].size);
-    tarni_extent_take_locked(heap, index);
-    if (!tarni_extent_cut_locked(heap, index, at, stop - at)) {
-      tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, &order);
+    const tarni_index found = tarni_extent_containing_locked(heap, at);
+    const tarni_order order = tarni_extent_at(heap, found)->order;
+    const tarni_index index = range_take(heap, found, start, end);
+    if (index == 0) {
       if (whole != 0) {
-        tarni_extent_give_locked(heap, whole, TARNI_EXTENT_FREE,
-                                 &tarni_extent_at(heap, whole)->order);
+        const tarni_order united = tarni_extent_at(heap, whole)->order;
+        tarni_extent_give_locked(heap, whole, TARNI_EXTENT_FREE, &united);
       }
       return 0;
     }
+    at += tarni_extent_at(heap, index)->size;
     if (whole == 0) {
       whole = index;
       tarni_extent_at(heap, whole)->order = (tarni_order){0};
     } else {
       tarni_extent_append_locked(heap, whole, index);
     }
-    /* Only what is open, as tarni_chunk_may_leave_locked has counted it: so there is room. */
+    /* Only what is open, as tarni_range_is_free_locked has counted it: so there is room. */
     const bool has_room =
         tarni_order_unite_open_locked(heap, &tarni_extent_at(heap, whole)->order, &order);
     tarn_assert(has_room);
     (void)has_room;
-    at = stop;
   }
   return whole;
 }
@@ -464,22 +404,26 @@ bool tarni_chunk_unalias_grow(tarn_heap *heap) {
 
 /* ---- Trimming ---- */
 
-/* Makes a zombie of the highest idle chunk, to be released with it. Returns its size; 0: none. */
+/* Makes zombies of all places of the highest idle chunk, to be released with the last of them.
+ * Returns its size; 0: none. */
 static uint64_t trim_one_locked(tarn_heap *heap) {
+  const tarni_search search = {.lane = TARNI_LANE_COMMON, .may_steal = true};
   tarni_order order;
   for (tarni_index index = tarni_idle_highest_locked(heap); index != 0;
        index = tarni_idle_below_locked(heap, heap->chunks[index].first_unit)) {
     tarni_phys *chunk = &heap->chunks[index];
-    if (!tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order)) {
+    const uint64_t start = tarni_chunk_start(heap, chunk), end = tarni_chunk_end(heap, chunk);
+    /* Its memory was free last of all, in this order: so is what used it at other places. */
+    if (!tarni_range_is_free_locked(heap, start, end, &search, &order) ||
+        !tarni_places_drop_locked(heap, index, &order)) {
       continue;
     }
-    const tarni_index zombie = tarni_chunk_isolate_locked(heap, chunk);
+    const tarni_index zombie = tarni_range_isolate_locked(heap, start, end);
     if (zombie == 0) {
       return 0;
     }
     tarni_idle_remove_locked(heap, index);
     tarni_extent_at(heap, zombie)->order = order;
-    tarni_places_drop_locked(heap, index);
     tarni_place_bury_locked(heap, index, zombie);
     chunk->is_leaving = true;
     heap->leaving_bytes += tarni_chunk_bytes(heap, chunk);

@@ -2,20 +2,22 @@
  *
  * Extents: the partition of the heap's addresses, and trees of what is free. Each zone is a list of
  * extents in address order without gaps; those that are free are in one tree for each order (one
- * lane, several, none) or in the tree of void addresses. A tree is ordered by offset and knows the
- * largest extent below each node, so that the lowest fit is found in a logarithm of steps; at an
- * alignment, in as many more as there are that fit but for it. It also knows a ticket that all
- * below a node are at least as young as, so that a lane whose memory is not complete is left alone
- * by the others. That may be older than it has to be: who searches in vain mends it.
+ * lane, several, none), and there is a tree of void addresses and one of aliases. A tree is ordered
+ * by offset and knows the largest extent below each node, so that the lowest fit is found in a
+ * logarithm of steps; at an alignment, in as many more as there are that fit but for it. It also
+ * knows a ticket that all below a node are at least as young as, so that a lane whose memory is not
+ * complete is left alone by the others. That may be older than it has to be: who searches in vain
+ * mends it.
  *
  * Invariant: two neighbours that are free, alike in kind and tree are one extent, unless their
  * orders together name too many lanes. A split copies the order, a merge unites it. Where two that
  * are not void meet and stay apart is a seam: for each unit it is known how many begin there. Knows
- * nothing about chunks. Everything is under heap->lock. */
+ * nothing about chunks, but for whom it tells what has become free (view.c). Everything is under
+ * heap->lock. */
 #include <stdlib.h>
 
 #include "base/bits.h"
-#include "internal.h"
+#include "room.h"
 
 /* ---- Records ---- */
 
@@ -27,6 +29,21 @@ static tarni_index record_take(tarn_heap *heap) {
     return index;
   }
   return heap->n_extents < heap->max_extents ? heap->n_extents++ : 0;
+}
+
+/* An extent begins at an offset, or none does any more. */
+static void begin_add(tarn_heap *heap, uint64_t offset, tarni_index index) {
+  const uint64_t granule = offset >> TARNI_GRANULE_LOG2;
+  heap->begins[granule] = index;
+  tarni_bitset_add(&heap->begun, granule);
+}
+
+static void begin_remove(tarn_heap *heap, uint64_t offset) {
+  tarni_bitset_remove(&heap->begun, offset >> TARNI_GRANULE_LOG2);
+}
+
+tarni_index tarni_extent_containing_locked(const tarn_heap *heap, uint64_t offset) {
+  return heap->begins[tarni_bitset_below(&heap->begun, (offset >> TARNI_GRANULE_LOG2) + 1)];
 }
 
 static void record_give(tarn_heap *heap, tarni_index index) {
@@ -323,7 +340,8 @@ static void seams_come(tarn_heap *heap, tarni_index index, const uint64_t bounds
 
 void tarni_extent_take_locked(tarn_heap *heap, tarni_index index) {
   tarni_extent *extent = tarni_extent_at(heap, index);
-  tarn_assert(extent->kind == TARNI_EXTENT_FREE || extent->kind == TARNI_EXTENT_VOID);
+  tarn_assert(extent->kind == TARNI_EXTENT_FREE || extent->kind == TARNI_EXTENT_VOID ||
+              extent->kind == TARNI_EXTENT_ALIAS);
   seams_leave(heap, index);
   tree_remove(heap, index);
   extent->kind = TARNI_EXTENT_BUSY;
@@ -347,6 +365,7 @@ static tarni_index extent_split(tarn_heap *heap, tarni_index index, uint64_t siz
   }
   extent->size = size;
   extent->next = rest;
+  begin_add(heap, tail->offset, rest);
   return rest;
 }
 
@@ -365,15 +384,23 @@ static void front_split(tarn_heap *heap, tarni_index index, tarni_index front, u
   extent->previous = front;
   extent->size -= size;
   extent->offset += size;
+  begin_add(heap, before->offset, front);
+  begin_add(heap, extent->offset, index);
 }
 
-bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset, uint64_t size) {
+static void extent_give(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
+                        const tarni_order *order, bool is_news);
+
+/* is_news: what is left over was not free just now, so that chunks have more at their ends. */
+static bool extent_cut(tarn_heap *heap, tarni_index index, uint64_t offset, uint64_t size,
+                       bool is_news) {
   tarni_extent *extent = tarni_extent_at(heap, index);
   tarn_assert(extent->kind == TARNI_EXTENT_BUSY && extent->offset <= offset);
   tarn_assert(offset + size <= extent->offset + extent->size);
   const tarni_order order = extent->order;
-  const tarni_extent_kind kind =
-      extent->tree == TARNI_TREE_VOID ? TARNI_EXTENT_VOID : TARNI_EXTENT_FREE;
+  const tarni_extent_kind kind = extent->tree == TARNI_TREE_VOID          ? TARNI_EXTENT_VOID
+                                 : extent->tree == tarni_tree_alias(heap) ? TARNI_EXTENT_ALIAS
+                                                                          : TARNI_EXTENT_FREE;
   tarni_index tail = 0;
   if (offset + size < extent->offset + extent->size) {
     tail = extent_split(heap, index, offset + size - extent->offset);
@@ -391,12 +418,16 @@ bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset
       return false;
     }
     front_split(heap, index, front, offset - extent->offset);
-    tarni_extent_give_locked(heap, front, kind, &order);
+    extent_give(heap, front, kind, &order, is_news);
   }
   if (tail != 0) {
-    tarni_extent_give_locked(heap, tail, kind, &order);
+    extent_give(heap, tail, kind, &order, is_news);
   }
   return true;
+}
+
+bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset, uint64_t size) {
+  return extent_cut(heap, index, offset, size, true);
 }
 
 tarni_index tarni_extent_carve_locked(tarn_heap *heap, tarni_index index, uint64_t offset,
@@ -417,8 +448,8 @@ tarni_index tarni_extent_carve_locked(tarn_heap *heap, tarni_index index, uint64
   }
   const tarni_order order = extent->order;
   tarni_extent_take_locked(heap, index);
-  if (!tarni_extent_cut_locked(heap, index, offset, size)) {
-    tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, &order);
+  if (!extent_cut(heap, index, offset, size, false)) {
+    extent_give(heap, index, TARNI_EXTENT_FREE, &order, false);
     return 0;
   }
   return index;
@@ -433,6 +464,7 @@ void tarni_extent_append_locked(tarn_heap *heap, tarni_index index, tarni_index 
   if (tail->next != 0) {
     heap->extents[tail->next].previous = index;
   }
+  begin_remove(heap, tail->offset);
   record_give(heap, following);
 }
 
@@ -441,6 +473,8 @@ static void front_append(tarn_heap *heap, tarni_index index, tarni_index precedi
   tarni_extent *extent = tarni_extent_at(heap, index);
   const tarni_extent *front = tarni_extent_at(heap, preceding);
   tarn_assert(front->next == index && front->offset + front->size == extent->offset);
+  begin_remove(heap, extent->offset);
+  begin_add(heap, front->offset, index);
   extent->size += front->size;
   extent->offset = front->offset;
   extent->previous = front->previous;
@@ -467,7 +501,7 @@ static bool may_unite(const tarn_heap *heap, const tarni_extent *extent, const t
   if (other->kind != extent->kind || !tarni_extent_may_join(heap, extent, other)) {
     return false;
   }
-  if (extent->kind == TARNI_EXTENT_VOID) {
+  if (extent->kind != TARNI_EXTENT_FREE) {
     return true;
   }
   const bool is_alike =
@@ -483,7 +517,7 @@ static tarni_index neighbours_join(tarn_heap *heap, tarni_index index, tarni_ind
   tarni_extent *extent = tarni_extent_at(heap, index);
   tarni_extent *neighbour = tarni_extent_at(heap, other);
   const uint32_t tree =
-      neighbour->kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, united);
+      neighbour->kind == TARNI_EXTENT_FREE ? tarni_tree_of(heap, united) : neighbour->tree;
   *is_placed = tree == neighbour->tree;
   if (!*is_placed) {
     tree_remove(heap, other);
@@ -519,14 +553,24 @@ static bool neighbour_take(tarn_heap *heap, tarni_index *index, tarni_index othe
   return is_unlike;
 }
 
-void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
-                              const tarni_order *order) {
+static uint32_t tree_for(const tarn_heap *heap, const tarni_extent *extent) {
+  tarn_assert(extent->kind == TARNI_EXTENT_FREE || extent->kind == TARNI_EXTENT_VOID ||
+              extent->kind == TARNI_EXTENT_ALIAS);
+  return extent->kind == TARNI_EXTENT_VOID    ? TARNI_TREE_VOID
+         : extent->kind == TARNI_EXTENT_ALIAS ? tarni_tree_alias(heap)
+                                              : tarni_tree_of(heap, &extent->order);
+}
+
+static void extent_give(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
+                        const tarni_order *order, bool is_news) {
   tarni_extent *extent = tarni_extent_at(heap, index);
-  tarn_assert(kind == TARNI_EXTENT_FREE || kind == TARNI_EXTENT_VOID);
   static const tarni_order nothing = {0};
   extent->kind = (uint8_t)kind;
   extent->order = kind == TARNI_EXTENT_FREE ? *order : nothing;
-  extent->tree = kind == TARNI_EXTENT_VOID ? TARNI_TREE_VOID : tarni_tree_of(heap, &extent->order);
+  extent->tree = tree_for(heap, extent);
+  if (kind == TARNI_EXTENT_FREE && is_news) {
+    tarni_ends_note_range_locked(heap, extent->offset, extent->size);
+  }
   const uint64_t bounds[2] = {extent->offset, extent->offset + extent->size};
   tarni_order united = extent->order;
   bool is_placed = false;
@@ -545,6 +589,11 @@ void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_k
   seams_come(heap, index, bounds);
 }
 
+void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
+                              const tarni_order *order) {
+  extent_give(heap, index, kind, order, true);
+}
+
 /* ---- Begin and end ---- */
 
 bool tarni_extents_open(tarn_heap *heap) {
@@ -552,29 +601,34 @@ bool tarni_extents_open(tarn_heap *heap) {
    */
   heap->n_extents = 1;
   heap->extents[0].oldest = UINT64_MAX;
-  const uint64_t bounds[3] = {0, heap->small_end, heap->size};
-  for (uint32_t i = 0; i < 2; i++) {
+  const uint64_t bounds[TARNI_ZONES + 1] = {0, heap->small_end, heap->large_end, heap->size};
+  for (uint32_t i = 0; i < TARNI_ZONES; i++) {
     tarni_zone *zone = &heap->zones[i];
     zone->first = bounds[i];
     zone->end = bounds[i + 1];
-    zone->trees = calloc(heap->max_lanes + 2, sizeof(*zone->trees));
-    zone->oldest = calloc(heap->max_lanes + 2, sizeof(*zone->oldest));
+    zone->trees = calloc(tarni_tree_alias(heap) + 1, sizeof(*zone->trees));
+    zone->oldest = calloc(tarni_tree_alias(heap) + 1, sizeof(*zone->oldest));
     const tarni_index index = record_take(heap);
     if (zone->trees == NULL || zone->oldest == NULL || index == 0) {
       return false;
+    }
+    if (zone->first == zone->end) {
+      record_give(heap, index);
+      continue;
     }
     tarni_extent *extent = tarni_extent_at(heap, index);
     extent->offset = zone->first;
     extent->size = zone->end - zone->first;
     extent->kind = TARNI_EXTENT_BUSY;
     zone->head = index;
+    begin_add(heap, extent->offset, index);
     tarni_extent_give_locked(heap, index, TARNI_EXTENT_VOID, NULL);
   }
   return true;
 }
 
 void tarni_extents_close(tarn_heap *heap) {
-  for (uint32_t i = 0; i < 2; i++) {
+  for (uint32_t i = 0; i < TARNI_ZONES; i++) {
     free(heap->zones[i].trees);
     free(heap->zones[i].oldest);
   }

@@ -6,6 +6,7 @@
 #include "base/bits.h"
 #include "bucket.h"
 #include "debug.h"
+#include "room.h"
 
 /* Large blocks above this are not kept by a cache. */
 enum { FREE_LARGE_KEEP_MAX = 64 << 20 };

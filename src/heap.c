@@ -13,6 +13,7 @@
 #include "base/fork.h"
 #include "bucket.h"
 #include "debug.h"
+#include "room.h"
 
 enum {
   HEAP_MAX_EXTENTS = 1 << 22,
@@ -55,6 +56,7 @@ static bool metadata_open(tarn_heap *heap) {
   heap->states = tarni_sparse_make(heap->small_end >> 8);
   heap->links = tarni_sparse_make((heap->small_end >> 8) * sizeof(*heap->links));
   heap->pages = tarni_sparse_make(n_pages(heap) * sizeof(*heap->pages));
+  heap->begins = tarni_sparse_make(n_pages(heap) * sizeof(*heap->begins));
   heap->units = tarni_sparse_make(n_units(heap) * sizeof(*heap->units));
   heap->places = tarni_sparse_make(n_units(heap) * sizeof(*heap->places));
   heap->n_seams = tarni_sparse_make(n_units(heap) * sizeof(*heap->n_seams));
@@ -64,15 +66,19 @@ static bool metadata_open(tarn_heap *heap) {
   heap->max_aliases = (uint32_t)tarni_min(
       tarni_max(tarni_port_host_mappings(heap->port), TARNI_MIN_ALIASES), TARNI_MAX_ALIASES);
   const bool has_idle = tarni_bitset_open(&heap->idle, n_units(heap));
-  const bool has_open = tarni_bitset_open(&heap->open, n_units(heap)) &&
+  const bool has_open = tarni_bitset_open(&heap->begun, n_pages(heap)) &&
+                        tarni_bitset_open(&heap->aliases, n_units(heap)) &&
+                        tarni_bitset_open(&heap->open, n_units(heap)) &&
+                        tarni_bitset_open(&heap->joints, n_units(heap)) &&
+                        tarni_bitset_open(&heap->row_ends, n_units(heap)) &&
                         tarni_bitset_open(&heap->placed, n_units(heap)) &&
                         tarni_bitset_open(&heap->barred, n_units(heap)) &&
                         tarni_bitset_open(&heap->seams, n_units(heap)) &&
                         tarni_bitset_open(&heap->stale, heap->max_chunks);
   return has_idle && has_open && heap->states != NULL && heap->links != NULL &&
-         heap->pages != NULL && heap->units != NULL && heap->places != NULL &&
-         heap->n_seams != NULL && heap->extents != NULL && heap->chunks != NULL &&
-         tarni_extents_open(heap);
+         heap->pages != NULL && heap->begins != NULL && heap->units != NULL &&
+         heap->places != NULL && heap->n_seams != NULL && heap->extents != NULL &&
+         heap->chunks != NULL && tarni_extents_open(heap);
 }
 
 static void metadata_close(tarn_heap *heap) {
@@ -83,9 +89,14 @@ static void metadata_close(tarn_heap *heap) {
   tarni_sparse_free(heap->states, heap->small_end >> 8);
   tarni_sparse_free(heap->links, (heap->small_end >> 8) * sizeof(*heap->links));
   tarni_sparse_free(heap->pages, n_pages(heap) * sizeof(*heap->pages));
+  tarni_sparse_free(heap->begins, n_pages(heap) * sizeof(*heap->begins));
   tarni_sparse_free(heap->units, n_units(heap) * sizeof(*heap->units));
   tarni_bitset_close(&heap->idle);
+  tarni_bitset_close(&heap->begun);
+  tarni_bitset_close(&heap->aliases);
   tarni_bitset_close(&heap->open);
+  tarni_bitset_close(&heap->joints);
+  tarni_bitset_close(&heap->row_ends);
   tarni_bitset_close(&heap->placed);
   tarni_bitset_close(&heap->barred);
   tarni_bitset_close(&heap->seams);
@@ -119,6 +130,9 @@ static tarn_status addresses_reserve(tarn_heap *heap) {
   const uint64_t small =
       tarni_min(tarni_min(heap->size / 2, total * HEAP_SMALL_TIMES), small_max_bytes);
   heap->small_end = tarni_align_down(small, heap->unit);
+  const uint64_t rest = heap->size - heap->small_end; /* all of the memory fits among homes */
+  const uint64_t large = heap->is_fixed ? rest : tarni_min(rest, tarni_max(rest / 2, total));
+  heap->large_end = heap->small_end + tarni_align_up(large, heap->unit);
   return status;
 }
 

@@ -48,7 +48,7 @@ static void rows_count_locked(tarn_heap *heap, tarn_histogram_row rows[TARNI_ROW
     rows_count_grants_locked(heap, rows);
     return;
   }
-  for (uint32_t zone = 0; zone < 2; zone++) {
+  for (uint32_t zone = 0; zone < TARNI_ZONES; zone++) {
     for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
       const tarni_extent *extent = tarni_extent_at(heap, i);
       if (extent->kind == TARNI_EXTENT_SLAB) {

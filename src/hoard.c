@@ -83,7 +83,7 @@ static void sealed_settle_locked(tarn_heap *heap, tarni_index root) {
  * for that, too, and so again and again. So that goes among what waits for several lanes, with one
  * that there is nothing to wait for. */
 static void lane_seal_locked(tarn_heap *heap, tarni_index lane, tarni_index other) {
-  for (uint32_t zone = 0; zone < 2; zone++) {
+  for (uint32_t zone = 0; zone < TARNI_ZONE_VIEWS; zone++) {
     for (;;) {
       const tarni_index index = heap->zones[zone].trees[1 + lane];
       if (index == 0) {
@@ -163,7 +163,7 @@ static bool hoard_see(tarn_heap *heap) {
   if (is_hoard && is_worth_locked(heap)) {
     slabs_collect_locked(heap);
   }
-  for (uint32_t zone = 0; zone < 2 && is_hoard; zone++) {
+  for (uint32_t zone = 0; zone < TARNI_ZONE_VIEWS && is_hoard; zone++) {
     sealed_settle_locked(heap, heap->zones[zone].trees[1 + heap->max_lanes]);
   }
   heap->hoard.left_bytes = 0;

@@ -83,6 +83,8 @@ tarni_index tarni_extent_void_from_locked(const tarn_heap *heap, uint32_t zone, 
 tarni_index tarni_extent_lower(const tarn_heap *heap, tarni_index a, tarni_index b);
 /* Whether it is free, and so is the one before it. */
 bool tarni_extent_is_seam(const tarn_heap *heap, tarni_index index);
+/* The extent that an offset lies in. */
+tarni_index tarni_extent_containing_locked(const tarn_heap *heap, uint64_t offset);
 /* Takes an extent out of its tree: it is BUSY then, and the caller's. */
 void tarni_extent_take_locked(tarn_heap *heap, tarni_index index);
 /* Cuts a BUSY extent to [offset, offset + size); what is left over goes back to where it was.
@@ -92,10 +94,14 @@ bool tarni_extent_cut_locked(tarn_heap *heap, tarni_index index, uint64_t offset
  * and nothing has changed. */
 tarni_index tarni_extent_carve_locked(tarn_heap *heap, tarni_index index, uint64_t offset,
                                       uint64_t size);
-/* Makes a BUSY extent FREE with this order, or VOID, and unites it with its like beside it. */
+/* Makes a BUSY extent FREE with this order, VOID or ALIAS, and unites it with its like beside it.
+ */
 void tarni_extent_give_locked(tarn_heap *heap, tarni_index index, tarni_extent_kind kind,
                               const tarni_order *order);
 uint32_t tarni_tree_of(const tarn_heap *heap, const tarni_order *order);
+static inline uint32_t tarni_tree_alias(const tarn_heap *heap) {
+  return 2 + heap->max_lanes;
+}
 /* Unites a BUSY extent with the BUSY one right after it. */
 void tarni_extent_append_locked(tarn_heap *heap, tarni_index index, tarni_index following);
 
@@ -120,7 +126,9 @@ static inline bool tarni_extent_may_join(const tarn_heap *heap, const tarni_exte
 }
 
 static inline uint32_t tarni_zone_of(const tarn_heap *heap, uint64_t offset) {
-  return offset < heap->small_end ? 0 : 1;
+  return offset < heap->small_end   ? TARNI_ZONE_SMALL
+         : offset < heap->large_end ? TARNI_ZONE_LARGE
+                                    : TARNI_ZONE_VIEWS;
 }
 
 /* ---- order.c: orders, tickets and fences ---- */
@@ -227,123 +235,7 @@ bool tarni_lanes_retire_lost_grow(tarn_heap *heap);
 /* Lanes whose streams were found to be captured are asked again. */
 void tarni_lanes_ask_again_locked(tarn_heap *heap);
 
-/* ---- chunk.c: physical memory ---- */
-/* Finds an extent of `size` bytes for the lane that needs no driver call; BUSY, cut to size. */
-tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need);
-/* Whether a large block lies below all that is free and fits. */
-bool tarni_chunk_is_lowest_locked(tarn_heap *heap, const tarni_need *need, tarni_index index);
-/* The first among what other lanes have freed, with the wait that it takes. */
-tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
-/* The chunks below a slab that is made or gone. True: at least one is idle now. */
-bool tarni_chunk_use_locked(tarn_heap *heap, uint64_t offset, uint64_t size, bool is_used);
-/* Memory on these units was given back in that order: chunks that are idle now go home. */
-void tarni_chunks_rest_locked(tarn_heap *heap, uint64_t first_unit, uint64_t last_unit,
-                              const tarni_order *order);
-/* Unmaps what chunks have left, where that is complete by now. */
-tarn_status tarni_chunk_reap_grow(tarn_heap *heap);
-/* Drops all mappings but the chunks' homes, as far as they are out of use. Whether any were
- * dropped, or went that had been. */
-bool tarni_chunk_unalias_grow(tarn_heap *heap);
-/* Gives idle chunks back to the device until at most `keep` bytes are held; the same without any
- * wait: what cannot go yet goes later. */
-tarn_status tarni_chunk_trim_grow(tarn_heap *heap, uint64_t keep);
-tarn_status tarni_chunk_trim_ready_grow(tarn_heap *heap, uint64_t keep);
-/* Waits, on the host, for a fence that a mapping waits for which is to be dropped. False: there is
- * none. */
-bool tarni_zombies_wait_grow(tarn_heap *heap);
-/* Bytes of mappings that are to be dropped once a fence of the lane is complete. */
-uint64_t tarni_zombies_bytes_locked(const tarn_heap *heap, tarni_index lane);
-/* Gives all chunks back, whatever is on them. May be called again where it fails. */
-tarn_status tarni_chunks_close(tarn_heap *heap);
-
-tarni_index tarni_phys_take_locked(tarn_heap *heap); /* 0: no record is left */
-void tarni_phys_give_locked(tarn_heap *heap, tarni_index index);
-void tarni_idle_add_locked(tarn_heap *heap, tarni_index index);
-void tarni_idle_remove_locked(tarn_heap *heap, tarni_index index);
-/* The idle chunk with the highest home, of all or below a unit; 0: there is none. */
-tarni_index tarni_idle_highest_locked(const tarn_heap *heap);
-tarni_index tarni_idle_below_locked(const tarn_heap *heap, uint64_t unit);
-/* Whether all of an idle chunk may go: every extent on it is free and, if need be, awaited. */
-bool tarni_chunk_may_leave_locked(const tarn_heap *heap, const tarni_phys *chunk, tarni_index lane,
-                                  bool may_steal, tarni_order *order);
-/* Makes one BUSY extent of exactly the chunk's addresses. 0: no record is left. */
-tarni_index tarni_chunk_isolate_locked(tarn_heap *heap, const tarni_phys *chunk);
-void tarni_zombie_add_locked(tarn_heap *heap, tarni_index index);
-
-static inline uint64_t tarni_chunk_start(const tarn_heap *heap, const tarni_phys *chunk) {
-  return chunk->first_unit * heap->unit;
-}
-
-static inline uint64_t tarni_chunk_end(const tarn_heap *heap, const tarni_phys *chunk) {
-  return ((uint64_t)chunk->first_unit + chunk->n_units) * heap->unit;
-}
-
-static inline uint64_t tarni_chunk_bytes(const tarn_heap *heap, const tarni_phys *chunk) {
-  return chunk->n_units * heap->unit;
-}
-
-/* ---- place.c: where chunks are mapped ---- */
-/* A chunk is mapped at one more place. */
-void tarni_place_add_locked(tarn_heap *heap, tarni_index index, uint32_t unit);
-/* A place of a chunk is none any more; nothing is unmapped. */
-void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit);
-/* A chunk has left its home, the BUSY extent `left`, which becomes an ALIAS; false: a zombie. */
-bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index left);
-/* The same for good: it becomes a zombie. */
-void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index left);
-/* The chunk's home is at an ALIAS from now on; its extent is the caller's. */
-void tarni_place_enter_locked(tarn_heap *heap, tarni_index index, uint32_t unit);
-/* A chunk has become idle, or is idle no more; and what follows from that. */
-void tarni_places_note_locked(tarn_heap *heap, tarni_index index);
-void tarni_places_update_locked(tarn_heap *heap);
-/* An idle chunk goes to its lowest place. */
-void tarni_place_return_locked(tarn_heap *heap, tarni_index index);
-/* Makes zombies of all ALIAS extents of a chunk, or of the heap; false: there are none. */
-void tarni_places_drop_locked(tarn_heap *heap, tarni_index index);
-bool tarni_aliases_drop_locked(tarn_heap *heap);
-
-static inline bool tarni_chunk_overlaps(const tarn_heap *heap, const tarni_phys *chunk,
-                                        uint64_t start, uint64_t end) {
-  return tarni_chunk_start(heap, chunk) < end && start < tarni_chunk_end(heap, chunk);
-}
-
-/* ---- window.c: addresses for more room ---- */
-typedef struct tarni_search {
-  tarni_index lane;    /* for whom */
-  bool may_steal;      /* chunks that another lane has freed and that it has to wait for, too */
-  uint32_t max_pieces; /* extents that a window is made of */
-  uint32_t n_steps;    /* extents that it has looked at */
-  bool may_map;        /* void addresses, too */
-  bool is_lean;        /* as few of them as possible */
-  uint64_t number;     /* chunks that are refused bear it */
-} tarni_search;
-
-typedef struct tarni_window {
-  uint64_t start, missing; /* missing: bytes to be mapped */
-  tarni_index first;       /* the extent that it begins in; 0: there is none */
-} tarni_window;
-
-tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
-                                      const tarni_need *need);
-/* The next extent of the zone behind this one that is FREE, VOID or an ALIAS; 0: there is none. */
-tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search, uint32_t zone,
-                                     tarni_index index);
-
-/* ---- grow.c: more room ---- */
-/* Maps what is missing: idle chunks from elsewhere, then new ones. */
-tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
-                       tarni_index *extent);
-/* Finds room where chunks are mapped already, with no driver call. pre: heap->grow is held. */
-bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
-/* Whether the heap is so small that it rather grows than looks through caches and slabs. */
-bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more);
-/* Whether the heap can afford gaps before blocks that are best begun at a unit. */
-bool tarni_grow_may_gap_locked(const tarn_heap *heap, uint64_t size);
-/* Creates and maps `size` bytes of new memory among the large blocks' addresses; BUSY. */
-tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent);
-/* Undoes failed growths that the driver did not let be undone before. */
-tarn_status tarni_grow_reap_grow(tarn_heap *heap);
-void tarni_grow_close(tarn_heap *heap);
+/* ---- chunk.c, place.c, window.c, view.c, join.c, grow.c: room.h ---- */
 
 /* ---- bin.c: free blocks of one class ---- */
 /* For whoever may touch the bin; bytes are the caller's to count. Popping returns how many. */

@@ -1,36 +1,27 @@
 /* SPDX-License-Identifier: MIT
  *
  * Places: the addresses where a chunk is mapped. Mapping costs tens of microseconds and addresses
- * cost nothing, so a chunk that moves stays mapped where it was. It is used at one place at a time,
- * its home; at each of the others lies an ALIAS extent, which becomes usable again, with no driver
- * call, whenever the chunk is idle.
+ * cost nothing, so a chunk can be mapped at many, and stays mapped there. The first is its home,
+ * where its memory is in the books; at the others lie ALIAS extents, and slabs for which its memory
+ * is lent (view.c). So a program that repeats itself finds the views that were once mapped for it:
+ * the driver is called until all are there, and no more.
  *
- * An idle chunk goes to its lowest place in the zone that it was made for. So a program that
- * repeats itself finds each time the same memory at the same addresses, and the windows that were
- * once mapped for it: the driver is called until all windows are there, and no more. The zone
- * counts since a chunk that small blocks had for a while would leave a hole among the large ones
- * else, which were there before it, and they would come to lie elsewhere in the next round.
+ * There are at most max_aliases of them: mappings take memory of the host. Where that is short all
+ * go in which nothing lies, and in the end fewer are kept (shortage.c).
  *
- * There are at most max_aliases of them: mappings take memory of the host. Beyond, a chunk that
- * moves loses its other places: a program that does not repeat itself does not find them again.
- * Where there is no memory for more mappings they are all dropped, and in the end fewer are kept
- * (shortage.c).
- *
- * What a chunk's memory must wait for (its order) goes with it. An ALIAS keeps the order in which
- * it was left: its mapping may be dropped once that is complete, whatever the chunk does elsewhere.
- *
- * Everything is under heap->lock, but for n_mapped, which is under heap->grow. */
+ * A place keeps the order in which slabs have left it: then its mapping may be dropped, whatever
+ * the chunk does elsewhere. Everything is under heap->lock, but for n_mapped, which is under
+ * heap->grow. */
 #include "base/bits.h"
-#include "internal.h"
-
-enum { PLACE_LISTS = 16 }; /* of places that are gone through at a time */
+#include "room.h"
 
 /* ---- The list of a chunk's places, lowest first ---- */
 
 static void units_set(tarn_heap *heap, const tarni_phys *chunk, uint32_t unit, tarni_index value) {
-  for (uint32_t i = 0; i < chunk->n_units; i++) {
-    heap->units[unit + i] = value;
-    (value != 0 ? tarni_bitset_add : tarni_bitset_remove)(&heap->placed, unit + i);
+  for (uint32_t i = unit; i < unit + chunk->n_units; i++) {
+    heap->units[i] = value;
+    heap->places[i] = (tarni_place){.first = value != 0 ? unit : 0};
+    (value != 0 ? tarni_bitset_add : tarni_bitset_remove)(&heap->placed, i);
   }
 }
 
@@ -44,11 +35,21 @@ static uint32_t *place_link(tarn_heap *heap, tarni_phys *chunk, uint32_t unit) {
 
 void tarni_place_add_locked(tarn_heap *heap, tarni_index index, uint32_t unit) {
   tarni_phys *chunk = &heap->chunks[index];
+  units_set(heap, chunk, unit, index);
+  heap->places[unit].number = ++heap->n_places;
+  if (chunk->places == 0) {
+    chunk->first_unit = unit;
+  } else {
+    tarni_bitset_add(&heap->aliases, unit);
+    heap->n_aliases++;
+    heap->views_top = tarni_max(heap->views_top, (unit + (uint64_t)chunk->n_units) * heap->unit);
+  }
   uint32_t *link = place_link(heap, chunk, unit);
-  heap->places[unit] = (tarni_place){.next = *link};
+  heap->places[unit].next = *link;
   *link = unit + 1;
   chunk->n_mapped++;
-  units_set(heap, chunk, unit, index);
+  tarni_joints_note_locked(heap, unit, chunk->n_units);
+  tarni_ends_note_locked(heap, index);
 }
 
 void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit) {
@@ -56,78 +57,14 @@ void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit
   uint32_t *link = place_link(heap, chunk, unit);
   tarn_assert(*link == unit + 1 && "a place is in its chunk's list");
   *link = heap->places[unit].next;
-  heap->places[unit] = (tarni_place){0};
   units_set(heap, chunk, unit, 0);
-}
-
-/* ---- Leaving and entering ---- */
-
-/* Where an idle chunk is mapped besides its home it can be used at once. Such aliases are open, and
- * all others bar their units: searches pass over them. Chunks are taken and given back far oftener
- * than there is a search, and have many places: so it is noted which chunks have changed, and a
- * search brings what is open up to date before it looks. */
-void tarni_places_note_locked(tarn_heap *heap, tarni_index index) {
-  if (heap->chunks[index].n_aliases != 0) {
-    tarni_bitset_add(&heap->stale, index);
+  if (unit != chunk->first_unit) {
+    tarni_bitset_remove(&heap->aliases, unit);
+    heap->n_aliases--;
+    heap->views_top = heap->n_aliases != 0 ? heap->views_top : 0;
+    tarni_joints_note_locked(heap, unit, chunk->n_units);
   }
-}
-
-static void alias_mark(tarn_heap *heap, const tarni_phys *chunk, uint64_t unit, bool is_open,
-                       bool is_barred) {
-  (is_open ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, unit);
-  for (uint64_t i = unit; i < unit + chunk->n_units; i++) {
-    (is_barred ? tarni_bitset_add : tarni_bitset_remove)(&heap->barred, i);
-  }
-}
-
-/* One alias of each of some chunks after the other: the lists lie far apart in memory, and what is
- * next in one of them is on its way while the others are looked at. */
-static void places_mark(tarn_heap *heap, tarni_phys *const chunks[], uint32_t n) {
-  uint32_t at[PLACE_LISTS];
-  for (uint32_t i = 0; i < n; i++) {
-    at[i] = chunks[i]->places;
-  }
-  for (uint32_t n_left = n; n_left != 0;) {
-    n_left = 0;
-    for (uint32_t i = 0; i < n; i++) {
-      if (at[i] == 0) {
-        continue;
-      }
-      const uint32_t unit = at[i] - 1;
-      const tarni_place *place = &heap->places[unit];
-      if (place->alias != 0) {
-        alias_mark(heap, chunks[i], unit, chunks[i]->is_open, !chunks[i]->is_open);
-      }
-      at[i] = place->next;
-      __builtin_prefetch(&heap->places[place->next - (place->next != 0)]);
-      n_left += at[i] != 0;
-    }
-  }
-}
-
-void tarni_places_update_locked(tarn_heap *heap) {
-  tarni_phys *chunks[PLACE_LISTS];
-  uint32_t n = 0;
-  for (uint64_t i = 0; (i = tarni_bitset_from(&heap->stale, i)) != TARNI_BITSET_NONE;) {
-    tarni_phys *chunk = &heap->chunks[i];
-    const bool is_idle = chunk->places != 0 && tarni_bitset_has(&heap->idle, chunk->first_unit);
-    tarni_bitset_remove(&heap->stale, i);
-    if (is_idle != chunk->is_open) {
-      chunk->is_open = is_idle;
-      chunks[n++] = chunk;
-    }
-    if (n == PLACE_LISTS) {
-      places_mark(heap, chunks, n);
-      n = 0;
-    }
-  }
-  places_mark(heap, chunks, n);
-}
-
-static void alias_remove(tarn_heap *heap, tarni_index index, uint64_t unit) {
-  alias_mark(heap, &heap->chunks[index], unit, false, false);
-  heap->chunks[index].n_aliases--;
-  heap->n_aliases--;
+  tarni_ends_note_locked(heap, index);
 }
 
 void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
@@ -137,86 +74,92 @@ void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index lef
   tarni_zombie_add_locked(heap, left);
 }
 
-bool tarni_place_leave_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
-  if (heap->n_aliases >= heap->max_aliases) {
-    tarni_place_bury_locked(heap, index, left);
-    tarni_places_drop_locked(heap, index);
-    return false;
-  }
-  tarni_extent *extent = tarni_extent_at(heap, left);
-  tarn_assert(extent->kind == TARNI_EXTENT_BUSY);
-  extent->kind = TARNI_EXTENT_ALIAS;
-  const uint64_t unit = tarni_unit_of(heap, extent->offset);
-  tarni_phys *chunk = &heap->chunks[index];
-  heap->places[unit].alias = left;
-  chunk->n_aliases++;
-  heap->n_aliases++;
-  alias_mark(heap, chunk, unit, chunk->is_open, !chunk->is_open);
-  tarni_places_note_locked(heap, index);
-  return true;
-}
+/* ---- What used them ---- */
 
-void tarni_place_enter_locked(tarn_heap *heap, tarni_index index, uint32_t unit) {
-  tarn_assert(heap->units[unit] == index && heap->places[unit].alias != 0);
-  heap->places[unit].alias = 0;
-  alias_remove(heap, index, unit);
-  heap->chunks[index].first_unit = unit;
-}
-
-/* The first unit of the place where an idle chunk belongs. */
-static uint32_t rest_of(const tarn_heap *heap, const tarni_phys *chunk) {
-  const uint64_t first = chunk->is_large ? tarni_unit_of(heap, heap->small_end) : 0;
-  uint32_t at = chunk->places;
-  while (at != 0 && at - 1 < first) {
-    at = heap->places[at - 1].next;
+void tarni_places_note_locked(tarn_heap *heap, uint64_t offset, uint64_t size,
+                              const tarni_order *order) {
+  const uint64_t last = tarni_unit_of(heap, offset + size - 1);
+  for (uint64_t unit = tarni_unit_of(heap, offset); unit <= last;) {
+    const uint32_t first = heap->places[unit].first;
+    tarni_place *place = &heap->places[first];
+    tarni_order open = {0}; /* without what is complete by now */
+    (void)tarni_order_unite_open_locked(heap, &open, &place->order);
+    place->is_unsure = place->is_unsure || !tarni_order_unite_open_locked(heap, &open, order);
+    place->order = open;
+    unit = first + heap->chunks[heap->units[unit]].n_units;
   }
-  return (at != 0 ? at : chunk->places) - 1;
-}
-
-void tarni_place_return_locked(tarn_heap *heap, tarni_index index) {
-  tarni_phys *chunk = &heap->chunks[index];
-  const uint32_t lowest = rest_of(heap, chunk);
-  tarni_order order;
-  if (chunk->n_used != 0 || lowest == chunk->first_unit ||
-      !tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order) ||
-      (order.n > 1 && heap->config.stealing != TARN_STEAL_ALWAYS)) {
-    return; /* the last: what several streams have freed stays apart, so that each finds its own */
-  }
-  const tarni_index left = tarni_chunk_isolate_locked(heap, chunk);
-  if (left == 0) {
-    return; /* no record is left: it stays where it is */
-  }
-  const tarni_index entered = heap->places[lowest].alias;
-  tarni_bitset_remove(&heap->idle, chunk->first_unit);
-  tarni_place_enter_locked(heap, index, lowest);
-  tarni_bitset_add(&heap->idle, lowest);
-  (void)tarni_place_leave_locked(heap, index, left);
-  tarni_extent_at(heap, entered)->kind = TARNI_EXTENT_BUSY;
-  tarni_extent_give_locked(heap, entered, TARNI_EXTENT_FREE, &order);
 }
 
 /* ---- Dropping ---- */
 
-void tarni_places_drop_locked(tarn_heap *heap, tarni_index index) {
+/* Takes the addresses of a place, if all of them are an alias; 0: they are not, or no record is
+ * left. */
+static tarni_index alias_take(tarn_heap *heap, uint64_t start, uint64_t bytes) {
+  const tarni_index index = tarni_extent_containing_locked(heap, start);
+  const tarni_extent *extent = tarni_extent_at(heap, index);
+  if (extent->kind != TARNI_EXTENT_ALIAS || extent->offset + extent->size < start + bytes) {
+    return 0;
+  }
+  tarni_extent_take_locked(heap, index);
+  if (!tarni_extent_cut_locked(heap, index, start, bytes)) {
+    tarni_extent_give_locked(heap, index, TARNI_EXTENT_ALIAS, NULL);
+    return 0;
+  }
+  return index;
+}
+
+bool tarni_places_forget_locked(tarn_heap *heap, tarni_index index) {
   const tarni_phys *chunk = &heap->chunks[index];
   for (uint32_t at = chunk->places; at != 0;) {
     const uint32_t unit = at - 1;
-    const tarni_index alias = heap->places[unit].alias;
     at = heap->places[unit].next;
-    if (alias != 0 && tarni_extent_at(heap, alias)->kind == TARNI_EXTENT_ALIAS) {
-      alias_remove(heap, index,
-                   unit); /* others are part of a growth that could not be undone yet */
-      tarni_place_bury_locked(heap, index, alias);
+    const tarni_index taken = unit != chunk->first_unit ? alias_take(heap, unit * heap->unit,
+                                                                     tarni_chunk_bytes(heap, chunk))
+                                                        : 0;
+    if (taken != 0) {
+      tarni_place_remove_locked(heap, index, unit);
+      heap->chunks[index].n_mapped--;
+      tarni_extent_give_locked(heap, taken, TARNI_EXTENT_VOID, NULL);
     }
   }
+  return heap->places[chunk->first_unit].next == 0 && chunk->places == chunk->first_unit + 1;
+}
+
+static bool place_drop(tarn_heap *heap, tarni_index index, uint32_t unit,
+                       const tarni_order *order) {
+  const tarni_place *place = &heap->places[unit];
+  if (order == NULL && place->is_unsure) {
+    return false;
+  }
+  const tarni_order waits = order != NULL ? *order : place->order;
+  const tarni_index taken =
+      alias_take(heap, unit * heap->unit, tarni_chunk_bytes(heap, &heap->chunks[index]));
+  if (taken != 0) {
+    tarni_extent_at(heap, taken)->order = waits;
+    tarni_place_bury_locked(heap, index, taken);
+  }
+  return taken != 0;
+}
+
+bool tarni_places_drop_locked(tarn_heap *heap, tarni_index index, const tarni_order *order) {
+  const tarni_phys *chunk = &heap->chunks[index];
+  bool are_dropped = true;
+  for (uint32_t at = chunk->places; at != 0;) {
+    const uint32_t unit = at - 1;
+    at = heap->places[unit].next;
+    if (unit != chunk->first_unit) {
+      are_dropped = place_drop(heap, index, unit, order) && are_dropped;
+    }
+  }
+  return are_dropped;
 }
 
 bool tarni_aliases_drop_locked(tarn_heap *heap) {
   const uint32_t n = heap->n_aliases;
   for (tarni_index index = 1; index < heap->n_chunks && heap->n_aliases != 0; index++) {
     if (heap->chunks[index].places != 0) {
-      tarni_places_drop_locked(heap, index);
+      (void)tarni_places_drop_locked(heap, index, NULL);
     }
   }
-  return heap->n_aliases != n; /* those of a growth that could not be undone yet stay */
+  return heap->n_aliases != n; /* those in use stay */
 }

@@ -7,6 +7,7 @@
  * Locks: heap->grow for each pass, heap->lock for each step. */
 #include "bucket.h"
 #include "debug.h"
+#include "room.h"
 
 /* While blocks are live, and so many captured ones besides. */
 static tarn_status live_refuse(tarn_heap *heap, uint64_t n_captured, uint64_t captured_bytes) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  *
- * Rest: a program that repeats itself comes to make no driver call, since all windows that it needs
- * are mapped (place.c). One that does not, because its sizes do not come again, or need more
- * mappings than there may be, would move chunks for ever. Moving a chunk takes about as long as
- * making one. So moves earn memory, which the heap may hold above its slack (grow.c): not for what
- * a program moves until it is at rest, and not where moves are rare; and only as long as there is
- * room for others, for captures, and for what the program will need.
+ * Rest: a program that repeats itself comes to make no driver call, since all views that it needs
+ * are mapped (view.c). One that does not, because its sizes do not come again, or need more
+ * mappings than there may be, would map chunks elsewhere for ever. Such a move takes about as long
+ * as making a chunk. So moves earn memory, which the heap may hold above its slack (grow.c): not
+ * for those of a program until it is at rest, and not where they are rare; and only as long as
+ * there is room for others, for captures, and for what the program will need.
  *
  * Likewise with slabs that are collected and made again, for ever, to save memory in a heap that
  * holds more than is used all the same. Once so many were collected, a heap that holds more than

@@ -5,12 +5,12 @@
  * driver is reported as itself, unless there is room after all. What it has against waiting and
  * giving back leaves a shortage, and is what is reported where nobody helps.
  *
- *   aliases    places where idle chunks are mapped already: no driver call at all
+ *   views      free ends of chunks that are mapped side by side already: no driver call at all
  *   complete   fences that are complete by now; what waited for them is free, single blocks too
  *   collect    slabs of this lane with no live block, those in the thread's own cache too
  *   steal      what other lanes have freed, behind a GPU-side wait (policy `always`)
  *   ask        what other lanes have freed, if that is most of what is held: when it is complete
- *   grow       idle chunks moved here, then new ones
+ *   grow       new chunks or, where enough is held, a new view of what is free
  *   anywhere   room that is there, if not where the block is best begun (before `steal` with policy
  *              `always`, and after any failure)
  *   others     the caches of all threads, the slabs of all lanes
@@ -22,6 +22,7 @@
 #include "base/bits.h"
 #include "bucket.h"
 #include "debug.h"
+#include "room.h"
 
 enum { SHORTAGE_LEAST_ALIASES = 1024 };
 
@@ -34,6 +35,7 @@ typedef struct shortage {
   tarni_index extent;     /* found */
   bool is_out;            /* a stream's memory could not be had: it is captured, or gone */
   uint32_t n_lost;        /* streams that are known to be gone */
+  uint64_t least_held;    /* the least that was held after a trim: more was made since, in vain */
   tarn_error cause;       /* what the last step that needs the driver said */
   tarn_error trouble;     /* what the driver had against waiting, or giving memory back */
 } shortage;
@@ -314,7 +316,7 @@ static void note_trouble(shortage *at, tarn_status status) {
  * a block that it used. */
 static bool has_room_locked(const tarn_heap *heap, tarni_index lane) {
   uint64_t most = tarni_zombies_bytes_locked(heap, lane);
-  for (uint32_t zone = 0; zone < 2; zone++) {
+  for (uint32_t zone = 0; zone < TARNI_ZONE_VIEWS; zone++) {
     most = tarni_max(most, heap->extents[heap->zones[zone].trees[1 + lane]].largest);
   }
   return tarni_max(most, tarni_uses_largest_locked(heap, lane)) >= heap->short_bytes;
@@ -327,7 +329,9 @@ static bool make_room(shortage *at) {
   const uint64_t held = heap->reserved_bytes, n_news = heap->n_news;
   heap->short_bytes = at->need->size;
   note_trouble(at, tarni_chunk_trim_ready_grow(heap, held - tarni_min(held, at->need->size)));
-  const bool is_news = heap->reserved_bytes < held || heap->n_news != n_news;
+  const uint64_t left = heap->reserved_bytes;
+  const bool is_news = left < tarni_min(held, at->least_held) || heap->n_news != n_news;
+  at->least_held = tarni_min(at->least_held, left);
   const bool has_waited = !is_news && (tarni_fences_wait_grow(heap, has_room_locked) ||
                                        tarni_fences_wait_grow(heap, NULL));
   tarni_shortage_reap_grow(heap);
@@ -410,6 +414,7 @@ static tarn_status climb_together(shortage *at, tarn_status status) {
     status = is_stolen ? TARN_OK : status;
   }
   at->trouble.status = TARN_OK;
+  at->least_held = UINT64_MAX;
   status = climb_room(at, status);
   const bool may_settle = /* also where a stream is gone: the device is waited for then */
       at->trouble.status == TARN_OK || at->trouble.status == TARN_STATE;

@@ -6,7 +6,7 @@
  *
  * Everything is under heap->lock. Knows nothing about threads. */
 #include "base/bits.h"
-#include "internal.h"
+#include "room.h"
 
 enum {
   SLAB_FEW = 512,  /* free blocks of a class that collecting looks at for nothing, */
@@ -73,13 +73,14 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
   extent->has_uses = false;
   extent->n_seen = 0;
   extent->link = 0;
+  extent->lent = tarni_is_alias(heap, extent->offset) ? extent->lent : 0;
   extent->order = (tarni_order){0};
   const bool is_large = class_index == TARNI_CLASS_COUNT;
   const uint64_t block = is_large ? extent->size : tarni_class_size(class_index);
   extent->n_blocks = is_large ? 1 : tarni_slab_blocks(class_index);
   extent->block_bytes_256 = is_large ? 0 : (uint32_t)(block >> 8);
   pages_set(heap, extent, index);
-  (void)tarni_chunk_use_locked(heap, extent->offset, extent->size, true);
+  tarni_chunk_use_locked(heap, extent->offset, extent->size, true);
   extent->state = is_large ? TARNI_BLOCK_LIVE : extent->state;
   for (uint32_t i = is_large ? 0 : extent->n_blocks; i-- != 0;) { /* the lowest is taken first */
     const uint32_t item = (uint32_t)((extent->offset >> 8) + i * (block >> 8));
@@ -98,13 +99,12 @@ void tarni_slab_release_locked(tarn_heap *heap, tarni_index index, const tarni_o
   tarn_assert(extent->kind == TARNI_EXTENT_SLAB);
   pages_set(heap, extent, 0);
   tarni_hoard_give_locked(heap, order, extent->size);
-  const bool is_idle = tarni_chunk_use_locked(heap, extent->offset, extent->size, false);
+  tarni_chunk_use_locked(heap, extent->offset, extent->size, false);
   extent->kind = TARNI_EXTENT_BUSY;
-  const uint64_t first = tarni_unit_of(heap, extent->offset);
-  const uint64_t last = tarni_unit_of(heap, extent->offset + extent->size - 1);
-  tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, order);
-  if (is_idle) {
-    tarni_chunks_rest_locked(heap, first, last, order);
+  if (extent->lent != 0) {
+    tarni_view_leave_locked(heap, index, order);
+  } else {
+    tarni_extent_give_locked(heap, index, TARNI_EXTENT_FREE, order);
   }
 }
 
@@ -281,7 +281,7 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane) {
     tarni_bin_attach_locked(heap, TARNI_LANE_COMMON, class_index,
                             &heap->lanes[lane].bins[class_index]);
   }
-  for (uint32_t zone = 0; zone < 2; zone++) {
+  for (uint32_t zone = 0; zone < TARNI_ZONE_VIEWS; zone++) {
     for (;;) {
       const tarni_index index = heap->zones[zone].trees[1 + lane];
       if (index == 0) {

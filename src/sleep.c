@@ -5,9 +5,9 @@
  * are. What is free goes to the device for good before, so that only chunks under live blocks come
  * back. Content is saved block by block into one piece of pinned memory, where that is asked for.
  *
- * Invariant: for each chunk that has a place, the nap knows whether it is mapped, and the chunk
- * itself whether it has memory. Falling asleep and waking go from any such state to the end that
- * they are after, so both can fail at any call, and be undone or tried again.
+ * Invariant: for each place of a chunk the nap knows whether it is mapped there, and the chunk
+ * itself knows whether it has memory. Falling asleep and waking go from any such state to the end
+ * that they are after, so both can fail at any call, and be undone or tried again.
  *
  * The heap is watched while it sleeps (watch.c): no call is a hit. Frees only change the books; the
  * slow path needs nothing mapped for them. No other call may be under way while the heap falls
@@ -22,6 +22,7 @@
 #include "base/bits.h"
 #include "base/text.h"
 #include "debug.h"
+#include "room.h"
 
 typedef struct nap_piece { /* one block that is live, or that a graph holds */
   uint64_t offset, bytes;
@@ -31,7 +32,8 @@ typedef struct nap_piece { /* one block that is live, or that a graph holds */
 
 typedef struct tarni_nap {
   tarn_sleep_content content;
-  bool *is_mapped; /* by chunk */
+  bool has_mapped;     /* the set is there */
+  tarni_bitset mapped; /* the first units of places that are */
   uint32_t n_chunks;
   nap_piece *pieces; /* by offset */
   uint64_t n_pieces, max_pieces;
@@ -153,7 +155,7 @@ static int piece_compare(const void *a, const void *b) {
 }
 
 static void live_find_locked(tarn_heap *heap, tarni_nap *nap) {
-  for (uint32_t zone = 0; zone < 2; zone++) {
+  for (uint32_t zone = 0; zone < TARNI_ZONES; zone++) {
     for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
       const tarni_extent *slab = tarni_extent_at(heap, i);
       const bool is_large = slab->class_index == TARNI_CLASS_COUNT;
@@ -340,10 +342,13 @@ static void chunk_account(tarn_heap *heap, tarni_index index, tarni_chunk handle
 
 static tarn_status chunk_unmap(tarn_heap *heap, tarni_nap *nap, tarni_index index) {
   const tarni_phys *chunk = &heap->chunks[index];
-  if (nap->is_mapped[index]) {
-    TARN_TRY(tarni_port_unmap(heap->port, heap->base + tarni_chunk_start(heap, chunk),
-                              tarni_chunk_bytes(heap, chunk)));
-    nap->is_mapped[index] = false;
+  for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
+    const uint64_t unit = at - 1;
+    if (tarni_bitset_has(&nap->mapped, unit)) {
+      TARN_TRY(tarni_port_unmap(heap->port, heap->base + unit * heap->unit,
+                                tarni_chunk_bytes(heap, chunk)));
+      tarni_bitset_remove(&nap->mapped, unit);
+    }
   }
   return TARN_OK;
 }
@@ -387,10 +392,12 @@ static tarn_status chunk_return(tarn_heap *heap, tarni_nap *nap, tarni_index ind
     TARN_TRY(tarni_port_create(heap->port, bytes, &handle));
     chunk_account(heap, index, handle);
   }
-  if (!nap->is_mapped[index]) {
-    TARN_TRY(tarni_port_map(heap->port, heap->base + tarni_chunk_start(heap, chunk), bytes,
-                            chunk->handle));
-    nap->is_mapped[index] = true;
+  for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
+    const uint64_t unit = at - 1;
+    if (!tarni_bitset_has(&nap->mapped, unit)) {
+      TARN_TRY(tarni_port_map(heap->port, heap->base + unit * heap->unit, bytes, chunk->handle));
+      tarni_bitset_add(&nap->mapped, unit);
+    }
   }
   return TARN_OK;
 }
@@ -418,17 +425,28 @@ static tarn_status chunks_return(tarn_heap *heap, tarni_nap *nap) {
   return chunks_access(heap);
 }
 
+static bool chunk_is_mapped(const tarn_heap *heap, const tarni_nap *nap, const tarni_phys *chunk) {
+  bool is = false;
+  for (uint32_t at = chunk->places; at != 0 && !is; at = heap->places[at - 1].next) {
+    is = tarni_bitset_has(&nap->mapped, at - 1);
+  }
+  return is;
+}
+
 /* Chunks without memory on which no block is live any more are forgotten. */
 static void idle_forget_locked(tarn_heap *heap, const tarni_nap *nap) {
+  const tarni_search search = {.lane = TARNI_LANE_COMMON, .may_steal = true};
   for (tarni_index index = tarni_idle_highest_locked(heap), next; index != 0; index = next) {
-    tarni_phys *chunk = &heap->chunks[index];
+    const tarni_phys *chunk = &heap->chunks[index];
+    const uint64_t start = tarni_chunk_start(heap, chunk), end = tarni_chunk_end(heap, chunk);
     tarni_order order;
     next = tarni_idle_below_locked(heap, chunk->first_unit);
-    if (chunk->handle != 0 || nap->is_mapped[index] ||
-        !tarni_chunk_may_leave_locked(heap, chunk, TARNI_LANE_COMMON, true, &order)) {
+    if (chunk->handle != 0 || chunk_is_mapped(heap, nap, chunk) ||
+        !tarni_range_is_free_locked(heap, start, end, &search, &order) ||
+        !tarni_places_forget_locked(heap, index)) {
       continue;
     }
-    const tarni_index extent = tarni_chunk_isolate_locked(heap, chunk);
+    const tarni_index extent = tarni_range_isolate_locked(heap, start, end);
     if (extent == 0) {
       return;
     }
@@ -542,15 +560,15 @@ static tarn_status nap_prepare(tarn_heap *heap, tarni_nap *nap, tarn_sleep_conte
   tarni_graphs_each_locked(heap, held_count, &n_blocks);
   nap->n_chunks = heap->n_chunks;
   tarni_lock_release(&heap->lock);
-  free(nap->is_mapped);
   free(nap->pieces);
   nap->content = content;
   nap->n_pieces = 0;
   nap->is_saved = false;
   nap->max_pieces = content == TARN_SLEEP_SAVE ? n_blocks : 0;
-  nap->is_mapped = calloc(nap->n_chunks, sizeof(*nap->is_mapped));
+  nap->has_mapped =
+      nap->has_mapped || tarni_bitset_open(&nap->mapped, tarni_unit_of(heap, heap->size));
   nap->pieces = calloc(nap->max_pieces + 1, sizeof(*nap->pieces));
-  return nap->is_mapped != NULL && nap->pieces != NULL ? TARN_OK : memory_fail(n_blocks);
+  return nap->has_mapped && nap->pieces != NULL ? TARN_OK : memory_fail(n_blocks);
 }
 
 /* Everything that can fail without a change to the chunks under live blocks. */
@@ -568,7 +586,7 @@ static tarn_status sleep_prepare_grow(tarn_heap *heap, tarn_sleep_content conten
   tarni_lock_release(&heap->lock);
   collect_complete(heap);
   TARN_TRY(tarni_grow_reap_grow(heap)); /* which brings aliases back */
-  (void)tarni_chunk_unalias_grow(heap); /* each chunk is mapped at one place then */
+  (void)tarni_chunk_unalias_grow(heap); /* chunks are mapped where something lies, and at home */
   TARN_TRY(tarni_chunk_trim_grow(heap, 0));
   TARN_TRY(nap_prepare(heap, nap, content));
   tarni_lock_acquire(&heap->lock);
@@ -576,7 +594,9 @@ static tarn_status sleep_prepare_grow(tarn_heap *heap, tarn_sleep_content conten
     pieces_find_locked(heap, nap);
   }
   for (tarni_index i = 1; i < nap->n_chunks; i++) {
-    nap->is_mapped[i] = chunk_has_place(heap, i);
+    for (uint32_t at = heap->chunks[i].places; at != 0; at = heap->places[at - 1].next) {
+      tarni_bitset_add(&nap->mapped, at - 1);
+    }
   }
   tarni_lock_release(&heap->lock);
   return TARN_OK;
@@ -648,7 +668,9 @@ tarn_status tarni_sleep_give_back(tarn_heap *heap) {
 
 void tarni_sleep_close(tarn_heap *heap) {
   if (heap->nap != NULL) {
-    free(heap->nap->is_mapped);
+    if (heap->nap->has_mapped) {
+      tarni_bitset_close(&heap->nap->mapped);
+    }
     free(heap->nap->pieces);
     free(heap->nap);
   }

@@ -7,6 +7,7 @@
 
 #include "base/bits.h"
 #include "bucket.h"
+#include "room.h"
 
 /* Acquires, so that one sum is made after the other. */
 static uint64_t load(const _Atomic uint64_t *counter) {
@@ -119,7 +120,7 @@ static uint64_t lost_bytes_locked(const tarn_heap *heap) {
     return 0;
   }
   uint64_t bytes = lost_blocks_locked(heap);
-  for (uint32_t zone = 0; zone < 2; zone++) {
+  for (uint32_t zone = 0; zone < TARNI_ZONES; zone++) {
     for (tarni_index i = heap->zones[zone].head; i != 0; i = heap->extents[i].next) {
       const tarni_extent *extent = &heap->extents[i];
       const bool holds = extent->kind == TARNI_EXTENT_FREE || is_last_home_locked(heap, extent);
@@ -132,7 +133,7 @@ static uint64_t lost_bytes_locked(const tarn_heap *heap) {
 /* The largest piece of memory that belongs to no block. */
 static uint64_t largest_free_locked(const tarn_heap *heap) {
   uint64_t largest = 0;
-  for (uint32_t zone = 0; zone < 2 && heap->buckets == NULL; zone++) {
+  for (uint32_t zone = 0; zone < TARNI_ZONES && heap->buckets == NULL; zone++) {
     const tarni_index *trees = heap->zones[zone].trees;
     for (uint32_t tree = 1; tree <= heap->n_lanes; tree++) {
       largest = tarni_max(largest, heap->extents[trees[tree]].largest);

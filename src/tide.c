@@ -3,7 +3,7 @@
  * Tides: what a program uses rises and falls, round by round. At low water, when the next block is
  * about to raise it, the free blocks that the caller's cache and its lane's bins keep are
  * collected: a round begins from much the same state then, whatever the one before has left in the
- * caches, and finds the places and windows that it had, with no driver call (place.c). Left alone,
+ * caches, and finds the places and views that it had, with no driver call (view.c). Left alone,
  * small blocks would lie a little differently in every round, and so would all that has to make
  * room for them.
  *
@@ -14,7 +14,7 @@
  *
  * Everything is under heap->lock. */
 #include "base/bits.h"
-#include "internal.h"
+#include "room.h"
 
 enum {
   TIDE_SHARE = 16,     /* of the peak: waves that count */

@@ -4,13 +4,17 @@
  * internal.h. Glossary:
  *   granule   16 KiB: extents begin and end at multiples of it
  *   unit      the device's granularity (2 MiB): chunks are made of whole units
- *   zone      half of the heap's addresses: blocks up to 1 MiB in one, larger ones in the other
+ *   zone      a part of the heap's addresses: blocks up to 1 MiB in the first, larger ones in the
+ *             second; in the third are views
  *   extent    an address range of a zone, with a record. Extents partition the zone: each address
  *             belongs to exactly one. What an extent is, its kind says.
  *   slab      an extent cut into equal blocks; a large block is a slab of one
  *   lane      what the heap knows about one stream: its fences, and the blocks it has freed
  *   ticket    the how-manieth giving-back of a lane. A fence with ticket T proves all up to T.
- *   place     addresses where a chunk is mapped; its home is the one where it is used
+ *   place     addresses where a chunk is mapped. The first one is its home: there its memory is in
+ *             the books, free or in use. It stays until the chunk goes
+ *   view      places of several chunks in a row, so that what is free at the end of one and at the
+ *             beginning of the next is one range of addresses
  *   order     lanes and tickets that must be complete before some memory is used by others
  *   cache     one thread's store of free blocks of one lane
  *   fixed     of a heap: its memory is the host's, registered chunk by chunk. Chunks stay where
@@ -73,7 +77,8 @@ typedef enum tarni_extent_kind {
   TARNI_EXTENT_VOID,       /* free addresses, nothing mapped */
   TARNI_EXTENT_FREE,       /* mapped, free; in the tree of its order */
   TARNI_EXTENT_SLAB,       /* mapped, cut into blocks */
-  TARNI_EXTENT_ALIAS,      /* mapped to a chunk whose home is elsewhere (place.c) */
+  TARNI_EXTENT_LENT,       /* mapped, in use by a slab at another place of the chunk (view.c) */
+  TARNI_EXTENT_ALIAS,      /* at places that are no homes: no slab lies here */
   TARNI_EXTENT_ZOMBIE,     /* a chunk has left; to be unmapped when its order is complete */
   TARNI_EXTENT_BUSY,       /* taken out of the trees by a thread that is at work on it */
 } tarni_extent_kind;
@@ -101,14 +106,18 @@ typedef struct tarni_extent {
     tarni_index chunk; /* ZOMBIE: the chunk that is still mapped there */
   };
   tarni_index previous, next; /* neighbours in address order; 0 at a zone's end */
-  /* FREE, VOID: node of a tree ordered by offset, heap-ordered by a hash of the index */
-  tarni_index tree;            /* which one */
-  tarni_index left, right, up; /* up: the node above; 0: it is the root */
-  uint64_t largest;            /* size of the largest extent below this node */
-  /* ZOMBIE, unused: */
+  /* FREE, VOID, ALIAS: node of a tree ordered by offset, heap-ordered by a hash of the index */
+  tarni_index tree; /* which one */
+  union {
+    tarni_index left;
+    tarni_index lent; /* SLAB at places that are no homes: the LENT extents behind it */
+  };
+  tarni_index right, up; /* up: the node above; 0: it is the root */
+  uint64_t largest;      /* size of the largest extent below this node */
+  /* ZOMBIE, LENT (the next of its slab), unused: */
   tarni_index link;
   uint32_t n_seen;   /* SLAB: free blocks counted while collecting */
-  tarni_order order; /* FREE, ALIAS, ZOMBIE */
+  tarni_order order; /* FREE, ZOMBIE; LENT: as it was free */
 } tarni_extent;
 
 _Static_assert(sizeof(tarni_extent) == 128, "two cache lines: trees are in the first ones");
@@ -121,21 +130,26 @@ typedef struct tarni_phys {
   _Alignas(64) tarni_chunk handle; /* two cache lines, what is needed most in the first */
   uint32_t first_unit;             /* its home */
   uint32_t n_units;
+  uint32_t head, tail;     /* granules that are free at its two ends, as far as is known (view.c) */
+  uint64_t stamp, refused; /* of the run that it is in, and of the search that cannot use it */
   uint32_t places;   /* the first unit of the lowest place + 1; 0: it is being made, or goes */
   uint32_t n_mapped; /* lock DRIVER: places, and zombies that are still mapped to it */
-  uint64_t stamp, refused; /* of the search that has seen it, and of the one that cannot use it */
-  bool is_large;           /* made for large blocks: it rests among them (place.c) */
-  bool is_leaving;         /* to be released once it is mapped nowhere */
-  uint32_t n_used;         /* granules of it that are in slabs; 0: idle */
-  bool is_open;            /* its aliases are open, as far as searches know (place.c) */
-  uint32_t n_aliases;      /* ALIAS extents of it */
-  tarni_index link;        /* unused: the next free record */
-  tarni_order order;       /* idle: about what its memory waits for; the extents know exactly */
+  uint32_t n_used;   /* granules of it that are in slabs; 0: idle */
+  uint32_t n_small;  /* and of these, in slabs among small blocks */
+  bool is_leaving;   /* to be released once it is mapped nowhere */
+  bool is_mixed;     /* its ends wait for more than an order can name */
+  uint32_t open_head, open_tail; /* units there that searches know to be free (view.c) */
+  bool has_head, has_tail;       /* whether they know of anything */
+  tarni_index link;              /* unused: the next free record */
+  tarni_order order;             /* what its ends wait for */
 } tarni_phys;
 
-typedef struct tarni_place { /* by the first unit of a place */
+typedef struct tarni_place { /* by the units of a place; but for `first`, by its first one */
+  uint32_t first;            /* the first unit of the place */
   uint32_t next;             /* of the same chunk, the next higher one: its first unit + 1, or 0 */
-  tarni_index alias;         /* the ALIAS extent, where the chunk's home is elsewhere */
+  bool is_unsure;            /* what used it needs more than an order can name */
+  uint64_t number;           /* the how-manieth place of the heap it is */
+  tarni_order order;         /* of the slabs that were here: then it may be unmapped */
 } tarni_place;
 
 /* What an allocation needs: room for a slab or a large block. */
@@ -424,10 +438,12 @@ typedef struct tarni_tide { /* of what is used (tide.c) */
 
 enum { TARNI_TREE_VOID = 0 }; /* trees[0] of a zone; trees[1 + lane] hold what lanes have freed */
 
+enum { TARNI_ZONE_SMALL, TARNI_ZONE_LARGE, TARNI_ZONE_VIEWS, TARNI_ZONES };
+
 typedef struct tarni_zone {
   uint64_t first, end; /* offsets */
   tarni_index head;    /* the extent that begins the zone */
-  tarni_index *trees;  /* roots: void, then one a lane, the last for orders of several lanes */
+  tarni_index *trees;  /* roots: void, one a lane, one for orders of several lanes, aliases */
   uint64_t *oldest;    /* for each of them: no ticket in it is older (0 where orders have none) */
 } tarni_zone;
 
@@ -446,22 +462,24 @@ struct tarn_heap {
   tarni_buckets *buckets;    /* blocks are the driver's own allocations; base and size are 0 then */
   tarn_ptr base;
   uint64_t size;      /* of the reservation */
-  uint64_t small_end; /* offset where the zone of large blocks begins */
+  uint64_t small_end; /* offset where the zone of large blocks begins, */
+  uint64_t large_end; /* and where that ends and views begin */
   uint64_t unit;      /* bytes; a power of two */
   uint32_t unit_log2;
-  uint32_t fork;      /* tarni_fork_watch in the process that made it */
-  bool is_fixed;      /* memory of the host: chunks never move, and no block lies on two of them */
-  uint8_t *states;    /* a byte for each 256 of the small zone: tarni_small_state */
-  uint32_t *links;    /* likewise a word: the next block of a bin */
-  tarni_index *pages; /* for granules of the heap the extent of a slab, else 0 (slab.c) */
-  tarni_index *units; /* for each unit the chunk that has a place there, else 0 */
+  uint32_t fork;       /* tarni_fork_watch in the process that made it */
+  bool is_fixed;       /* memory of the host: chunks never move, and no block lies on two of them */
+  uint8_t *states;     /* a byte for each 256 of the small zone: tarni_small_state */
+  uint32_t *links;     /* likewise a word: the next block of a bin */
+  tarni_index *pages;  /* for granules of the heap the extent of a slab, else 0 (slab.c) */
+  tarni_index *begins; /* for granules of the heap the extent that begins there, if one does */
+  tarni_index *units;  /* for each unit the chunk that has a place there, else 0 */
   tarni_place *places;
   tarni_extent *extents;
   tarni_phys *chunks;
   uint32_t max_extents, max_chunks, max_lanes;
   /* lock HEAP: */
   tarni_lock lock;
-  tarni_zone zones[2];
+  tarni_zone zones[TARNI_ZONES];
   tarni_lane *lanes;
   uint64_t *complete; /* for each lane: all tickets up to this one are known to be complete */
   uint32_t n_lanes;
@@ -469,15 +487,20 @@ struct tarn_heap {
   tarni_index free_extent, free_chunk;
   tarni_bitset idle; /* the homes, as first units, of chunks that nothing uses */
   tarni_index zombies;
-  tarni_bitset open;   /* the first units of ALIAS extents of idle chunks, */
-  tarni_bitset stale;  /* but for these chunks, of which it may not be true (place.c) */
-  tarni_bitset placed; /* units where a chunk has a place */
-  tarni_bitset barred; /* of them those that no window can have: a slab lies where they begin, or an
-                          ALIAS that is not open, likewise */
-  tarni_bitset seams;  /* units where a free extent begins that has one before it, */
-  uint32_t *n_seams;   /* and for each unit how many */
+  tarni_bitset begun;    /* granules where an extent begins */
+  tarni_bitset aliases;  /* the first units of places that are no homes */
+  tarni_bitset stale;    /* chunks whose ends may have changed (view.c) */
+  tarni_bitset open;     /* units of views behind which all is free, */
+  tarni_bitset joints;   /* and where two places of a row meet that have something free there, */
+  tarni_bitset row_ends; /* and the first units of the last places of rows */
+  tarni_bitset placed;   /* units where a chunk has a place */
+  tarni_bitset barred;   /* units where a slab lies where they begin: no window can have them */
+  tarni_bitset seams;    /* units where a free extent begins that has one before it, */
+  uint32_t *n_seams;     /* and for each unit how many */
   uint32_t n_aliases, max_aliases;
-  uint64_t n_searches;    /* for windows, and tries of windows: stamps for chunks */
+  uint64_t n_places;      /* that there ever were */
+  uint64_t n_searches;    /* for windows and views, and runs of them: stamps for chunks */
+  uint64_t views_top;     /* offset: above it nothing was ever mapped */
   uint64_t idle_bytes;    /* of idle chunks */
   uint64_t leaving_bytes; /* of chunks that are to be released; part of reserved_bytes */
   tarni_uses **uses;      /* hash table of live blocks with uses */

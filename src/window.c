@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * The search for a window: a range of addresses for a block or a slab, made of free extents that
- * the lane may use, of aliases of idle chunks, each chunk once, and of void addresses, which are to
- * be mapped. Looks only: what it finds is taken by grow.c, which may refuse a chunk and search
- * again.
+ * The search for a window: a range of addresses for a block or a slab at the homes of chunks, made
+ * of free extents that the lane may use, and of void addresses, where chunks are to be made. Looks
+ * only: what it finds is taken by grow.c.
  *
  * It is the lowest window. What is mapped lies below what is void, so one with void parts is found
  * where there is none without, and begins in what is mapped as far as it can. What is found depends
@@ -15,7 +14,7 @@
  *
  * Everything is under heap->lock. */
 #include "base/bits.h"
-#include "internal.h"
+#include "room.h"
 
 enum {
   WINDOW_MAX_STEPS = 65536, /* extents that one search looks at */
@@ -23,39 +22,11 @@ enum {
   WINDOW_WALK_LANE = 1,     /* and so many more for each lane; then it jumps over the others */
 };
 
-static tarni_phys *alias_chunk(const tarn_heap *heap, const tarni_extent *alias) {
-  return &heap->chunks[heap->units[tarni_unit_of(heap, alias->offset)]];
-}
-
-static bool is_open(const tarn_heap *heap, const tarni_extent *alias) {
-  return tarni_bitset_has(&heap->open, tarni_unit_of(heap, alias->offset));
-}
-
-/* Whether the idle chunk behind an alias can come here, as far as can be told with a look at it. */
-static bool is_available(const tarn_heap *heap, const tarni_search *search,
-                         const tarni_phys *chunk) {
-  return chunk->refused != search->number &&
-         (search->may_steal || tarni_order_is_met_locked(heap, &chunk->order, search->lane));
-}
-
 static bool is_usable(const tarn_heap *heap, const tarni_search *search,
                       const tarni_extent *extent) {
   return (extent->kind == TARNI_EXTENT_VOID && search->may_map) ||
          (extent->kind == TARNI_EXTENT_FREE && !heap->is_fixed &&
-          tarni_order_is_met_locked(heap, &extent->order, search->lane)) ||
-         (extent->kind == TARNI_EXTENT_ALIAS && is_open(heap, extent) &&
-          is_available(heap, search, alias_chunk(heap, extent)));
-}
-
-/* Whether the chunk behind an alias can be at one more place of the window: it is not in it yet. */
-static bool alias_fits(const tarn_heap *heap, const tarni_extent *alias, uint64_t start,
-                       uint64_t end) {
-  tarni_phys *chunk = alias_chunk(heap, alias);
-  if (chunk->stamp == heap->n_searches || tarni_chunk_overlaps(heap, chunk, start, end)) {
-    return false;
-  }
-  chunk->stamp = heap->n_searches;
-  return true;
+          tarni_order_is_met_locked(heap, &extent->order, search->lane));
 }
 
 /* What a window of `size` bytes would need to be mapped; it is the best so far where that is less.
@@ -65,15 +36,13 @@ static tarni_index window_try(tarn_heap *heap, tarni_search *search, tarni_windo
   const uint64_t end = window.start + size;
   uint32_t n = 0;
   window.missing = 0;
-  heap->n_searches++;
   for (tarni_index i = window.first; i != 0; i = heap->extents[i].next) {
     const tarni_extent *extent = &heap->extents[i];
     search->n_steps++;
     if (!is_usable(heap, search, extent)) {
       return i;
     }
-    if (++n > search->max_pieces ||
-        (extent->kind == TARNI_EXTENT_ALIAS && !alias_fits(heap, extent, window.start, end))) {
+    if (++n > search->max_pieces) {
       return 0;
     }
     if (extent->kind == TARNI_EXTENT_VOID) {
@@ -115,22 +84,13 @@ static tarni_window window_void(tarn_heap *heap, const tarni_need *need) {
   const tarni_index first = tarni_extent_first_locked(heap, need->zone, TARNI_TREE_VOID, need->size,
                                                       need->alignment, UINT32_MAX);
   return (tarni_window){.start = tarni_align_up(heap->extents[first].offset, need->alignment),
+                        .missing = tarni_align_up(need->size, heap->unit),
                         .first = first};
 }
 
 /* Whether no window can have it. */
-static bool is_in_use(const tarn_heap *heap, const tarni_extent *extent) {
-  return extent->kind != TARNI_EXTENT_VOID && extent->kind != TARNI_EXTENT_FREE &&
-         !(extent->kind == TARNI_EXTENT_ALIAS && is_open(heap, extent));
-}
-
-/* The first extent at an offset or above it that a window can have; 0: there is none. */
-static tarni_index extent_from(const tarn_heap *heap, const tarni_search *search, uint32_t zone,
-                               uint64_t offset) {
-  const tarni_index found = tarni_extent_from_locked(heap, zone, offset, search->lane);
-  const uint64_t end = found != 0 ? heap->extents[found].offset : heap->zones[zone].end;
-  const uint64_t unit = tarni_bitset_from(&heap->open, tarni_unit_of(heap, offset));
-  return unit < tarni_unit_of(heap, end) ? heap->places[unit].alias : found;
+static bool is_in_use(const tarni_extent *extent) {
+  return extent->kind != TARNI_EXTENT_VOID && extent->kind != TARNI_EXTENT_FREE;
 }
 
 static uint32_t walk_of(const tarn_heap *heap) {
@@ -142,12 +102,12 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
   const uint32_t n_walked = walk_of(heap);
   for (uint32_t i = 0; i < n_walked; i++) {
     index = heap->extents[index].next;
-    if (index == 0 || !is_in_use(heap, &heap->extents[index])) {
+    if (index == 0 || !is_in_use(&heap->extents[index])) {
       return index;
     }
     search->n_steps++;
   }
-  return extent_from(heap, search, zone, heap->extents[index].offset);
+  return tarni_extent_from_locked(heap, zone, heap->extents[index].offset, search->lane);
 }
 
 /* The first extent at an offset or above it that is free behind another one that is. */
@@ -168,23 +128,17 @@ static tarni_index seam_from(const tarn_heap *heap, const tarni_search *search, 
 }
 
 /* What each window of less than a unit has one of, since a free extent that fits needs no search: a
- * void part, an alias, or two free extents. */
+ * void part, or two free extents. */
 static bool is_joint(const tarn_heap *heap, const tarni_search *search, tarni_index index) {
   const tarni_extent *extent = &heap->extents[index];
   return (extent->kind == TARNI_EXTENT_VOID && search->may_map) ||
-         (extent->kind == TARNI_EXTENT_ALIAS && is_open(heap, extent)) ||
          (!heap->is_fixed && tarni_extent_is_seam(heap, index));
 }
 
 /* The first of them at an offset or above it; 0: there is none. */
 static tarni_index joint_from(const tarn_heap *heap, const tarni_search *search, uint32_t zone,
                               uint64_t offset) {
-  const uint64_t unit = tarni_bitset_from(&heap->open, tarni_unit_of(heap, offset));
-  tarni_index found =
-      unit < tarni_unit_of(heap, heap->zones[zone].end) ? heap->places[unit].alias : 0;
-  if (search->may_map) {
-    found = tarni_extent_lower(heap, found, tarni_extent_void_from_locked(heap, zone, offset));
-  }
+  const tarni_index found = search->may_map ? tarni_extent_void_from_locked(heap, zone, offset) : 0;
   return heap->is_fixed ? found
                         : tarni_extent_lower(heap, found, seam_from(heap, search, zone, offset));
 }
@@ -229,7 +183,8 @@ static tarni_index window_skip(const tarn_heap *heap, tarni_search *search, cons
     return index;
   }
   return run < tarni_unit_of(heap, heap->zones[need->zone].end)
-             ? extent_from(heap, search, need->zone, (run - 1) << heap->unit_log2)
+             ? tarni_extent_from_locked(heap, need->zone, (run - 1) << heap->unit_log2,
+                                        search->lane)
              : 0;
 }
 
@@ -245,7 +200,7 @@ static tarni_index window_after(const tarn_heap *heap, tarni_search *search, con
 /* Whether all there is to a run that begins here is one free extent, which is too small. */
 static bool is_too_small(const tarn_heap *heap, const tarni_extent *extent, uint64_t size) {
   return extent->kind == TARNI_EXTENT_FREE && extent->size < size &&
-         (extent->next == 0 || is_in_use(heap, &heap->extents[extent->next]));
+         (extent->next == 0 || is_in_use(&heap->extents[extent->next]));
 }
 
 static bool is_enough(const tarni_search *search, const tarni_window *best) {
@@ -257,7 +212,6 @@ static bool is_enough(const tarni_search *search, const tarni_window *best) {
  * those that end where a mapped one ends. */
 tarni_window tarni_window_find_locked(tarn_heap *heap, tarni_search *search,
                                       const tarni_need *need) {
-  tarni_places_update_locked(heap);
   tarni_window best = {.missing = UINT64_MAX};
   tarni_index run = 0; /* first extent of the present run of usable ones */
   bool has_void = false;

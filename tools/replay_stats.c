@@ -13,7 +13,7 @@ static void print_scope(const replay_result *result) {
   const tarn_stats_scope_result *scope = &result->scope;
   char allocated[TOOL_TEXT], live[TOOL_TEXT], used[TOOL_TEXT], time[TOOL_TEXT];
   printf("    pass 1: %llu allocations of %s, %llu missed their cache; most live at once %s, in\n"
-         "    blocks %s; %llu chunks moved, %llu waits between streams, driver %s\n",
+         "    blocks %s; %llu chunks mapped again, %llu waits between streams, driver %s\n",
          (unsigned long long)scope->allocations, tool_bytes(scope->allocated_bytes, allocated),
          (unsigned long long)scope->misses, tool_bytes(scope->live_peak_bytes, live),
          tool_bytes(scope->used_peak_bytes, used), (unsigned long long)scope->moved_chunks,

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  *
- * Chunks: moved to where they are needed before new ones are made, with no wait of the host; their
- * old places dropped once they are seen to be complete; given back from the top. */
+ * Chunks: few and large, in ever smaller parts of what is missing; what is free on them comes
+ * together before new ones are made, with no wait of the host; given back from the top. */
+#include "base/bits.h"
 #include "internal.h"
 #include "support/rig.h"
 #include "support/test.h"
@@ -42,20 +43,22 @@ static void close_with_holes(rig *r, rig_block blocks[N]) {
   rig_close(r);
 }
 
-/* A large block takes the memory of the holes: nothing is made, and the host waits for nothing. */
-static void moved_instead_of_made(void) {
+/* A large block takes the memory of the holes, which comes together in a view: nothing is made, and
+ * the host waits for nothing. */
+static void joined_instead_of_made(void) {
   rig r;
   rig_block blocks[N], large;
-  REQUIRE(open_with_holes(&r, "sim:256M,order=lazy", NULL, blocks));
+  REQUIRE(open_with_holes(&r, "sim:1G,order=lazy", NULL, blocks)); /* for chunks of 4 MiB */
   const uint64_t made = calls_of(&r, TARN_CALL_CREATE), waits = calls_of(&r, TARN_CALL_EVENT_SYNC);
   CHECK_OK(rig_alloc(&r, 24 * MIB, r.streams[0], &large));
-  CHECK(calls_of(&r, TARN_CALL_CREATE) - made <= 2); /* but for a little slack */
-  CHECK(rig_stats(&r).moved_chunks >= 10);
-  CHECK(rig_stats(&r).reserved_bytes <= 68 * MIB);
+  CHECK_EQ(calls_of(&r, TARN_CALL_CREATE), made);
+  CHECK_EQ(rig_stats(&r).moved_chunks, 6); /* each hole is a chunk */
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 64 * MIB);
+  CHECK(large.address - r.heap->base >= r.heap->large_end);
   CHECK_EQ(calls_of(&r, TARN_CALL_EVENT_SYNC), waits);
   CHECK_EQ(calls_of(&r, TARN_CALL_STREAM_SYNC), 0);
-  CHECK_EQ(calls_of(&r, TARN_CALL_UNMAP), 0); /* chunks stay mapped at their old places */
-  CHECK(rig_state(&r).mapped_bytes > rig_state(&r).created_bytes);
+  CHECK_EQ(calls_of(&r, TARN_CALL_UNMAP), 0); /* chunks stay mapped at home */
+  CHECK_EQ(rig_state(&r).mapped_bytes, rig_state(&r).created_bytes + 24 * MIB);
   CHECK(rig_is_sound(&r));
   const tarn_ptr first = large.address;
   const uint64_t calls = rig_calls(&r);
@@ -74,7 +77,7 @@ static void moved_instead_of_made(void) {
 }
 
 /* Blocks of whole units lie on chunks of their own, whatever lies between them: freed, all of their
- * memory goes to where it is needed. */
+ * memory can be part of a view. */
 static void whole_units_go_whole(void) {
   rig r;
   rig_block whole[N], between[N], large;
@@ -174,8 +177,9 @@ static void own_room_before_another_streams(void) {
   rig_close(&r);
 }
 
-/* Memory that another stream has freed moves behind a wait of the GPU, if the policy lets it. */
-static void moved_from_another_stream(void) {
+/* Memory that another stream has freed comes together behind a wait of the GPU, if the policy lets
+ * it. */
+static void joined_from_another_stream(void) {
   for (int policy = 0; policy < 3; policy++) {
     const tarn_heap_config config = {
         .size = sizeof(config), .limit_bytes = 64 * MIB, .stealing = (tarn_stealing)policy};
@@ -218,15 +222,18 @@ static void passed_by_what_is_lost(void) {
   rig_close(&r);
 }
 
-/* From one zone to the other: small blocks get the memory of large ones, and back. */
-static void moved_between_zones(void) {
-  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = 8 * MIB};
+/* From one zone to the other: small blocks get the memory of large ones, and back. Each chunk is
+ * mapped in both once: a single one that was made before the limit was low, or one for each unit,
+ * since chunks are a small part of the limit. */
+static void lend_between_zones(bool is_single) {
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = is_single ? 0 : 8 * MIB};
   rig r;
   static rig_block blocks[128];
-  REQUIRE(rig_open(&r, "sim:64M,order=lazy", &config, 1));
+  REQUIRE(rig_open(&r, "sim:16G,order=lazy", &config, 1));
   for (int round = 0; round < 10; round++) {
     rig_block large;
     CHECK_OK(rig_alloc(&r, 8 * MIB, r.streams[0], &large));
+    CHECK_OK(tarn_heap_set_limit(r.heap, 8 * MIB));
     CHECK_OK(rig_free(&r, &large, r.streams[0]));
     for (int i = 0; i < 128; i++) {
       CHECK_OK(rig_alloc(&r, 60 * KIB, r.streams[0], &blocks[i]));
@@ -236,9 +243,16 @@ static void moved_between_zones(void) {
       CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
     }
   }
+  const uint64_t n_chunks = is_single ? 1 : 8 * MIB / r.heap->unit;
   CHECK_EQ(rig_stats(&r).reserved_peak_bytes, 8 * MIB);
-  CHECK_EQ(calls_of(&r, TARN_CALL_CREATE), 4);
+  CHECK_EQ(calls_of(&r, TARN_CALL_CREATE), n_chunks);
+  CHECK_EQ(calls_of(&r, TARN_CALL_MAP), 2 * n_chunks);
   rig_close(&r);
+}
+
+static void lent_between_zones(void) {
+  lend_between_zones(true);
+  lend_between_zones(false);
 }
 
 /* Trimming takes what lies highest, whatever was freed first: what is left is in one piece. */
@@ -268,11 +282,11 @@ static void given_back_from_the_top(void) {
   rig_close(&r);
 }
 
-/* Chunks grow with the heap, and a heap that is trimmed to any size holds no more than that. */
+/* A heap that is trimmed to any size holds no more than that, and no chunk less than it might. */
 static void chunks_of_several_sizes(void) {
   rig r;
   tarn_ptr blocks[40];
-  REQUIRE(rig_open(&r, "sim:1G,granularity=16K", NULL, 1));
+  REQUIRE(rig_open(&r, "sim:4G,granularity=16K", NULL, 1)); /* for chunks of 16 MiB */
   for (int i = 0; i < 40; i++) {
     CHECK_OK(tarn_alloc(r.heap, (uint64_t)(1 + i % 7) * 3 * MIB, r.streams[0], &blocks[i]));
   }
@@ -282,8 +296,7 @@ static void chunks_of_several_sizes(void) {
     least = n != 0 && n < least ? n : least;
     most = n > most ? n : most;
   }
-  CHECK_EQ(least, 1);
-  CHECK(most >= 4);
+  CHECK(least != most && most <= 16 * MIB / r.heap->unit);
   for (int i = 0; i < 40; i++) {
     CHECK_OK(tarn_free(r.heap, blocks[i], r.streams[0]));
   }
@@ -292,7 +305,7 @@ static void chunks_of_several_sizes(void) {
     CHECK_OK(tarn_heap_trim(r.heap, keep));
     const uint64_t held = rig_stats(&r).reserved_bytes;
     CHECK(held <= keep);
-    CHECK(held + MIB > keep || held == before); /* and not much less */
+    CHECK(held + most * r.heap->unit > keep || held == before);
     CHECK(rig_is_sound(&r));
   }
   rig_close(&r);
@@ -300,7 +313,7 @@ static void chunks_of_several_sizes(void) {
 
 enum { N_LOADED = 200 }; /* blocks of 3 MiB: 300 units */
 
-/* Chunks that are made until the heap holds so many units, in blocks of 3 MiB. */
+/* Blocks of 3 MiB until the heap holds so many units. Returns the chunks that are made for them. */
 static uint64_t load(rig *r, rig_block blocks[N_LOADED], int *n, uint64_t n_units) {
   const uint64_t made = calls_of(r, TARN_CALL_CREATE);
   while (*n < N_LOADED && rig_stats(r).reserved_bytes < n_units * 2 * MIB) {
@@ -317,88 +330,147 @@ static void unload(rig *r, rig_block blocks[N_LOADED], int n) {
   rig_close(r);
 }
 
-/* While nothing is given back two units are made at a time, and no more than is soon used. */
-static void made_ahead(void) {
-  static rig_block blocks[N_LOADED];
-  rig r;
-  int n = 0;
-  REQUIRE(rig_open(&r, "sim:16G", NULL, 1));
-  CHECK_EQ(load(&r, blocks, &n, 128), 128);
-  CHECK_EQ(load(&r, blocks, &n, 256), 64);
-  CHECK_EQ(load(&r, blocks, &n, 290), 34);
-  CHECK(rig_stats(&r).reserved_bytes - rig_stats(&r).used_bytes <= 4 * MIB);
-  CHECK(rig_is_sound(&r));
-  unload(&r, blocks, n);
+/* What is missing for one block is made in ever smaller chunks, side by side: few, and none is a
+ * large part of what the heap holds. */
+static void ever_smaller(void) {
+  static const struct {
+    uint64_t bytes, most_chunks, share; /* share: no chunk is more than this part */
+  } heaps[] = {{(uint64_t)512 * MIB, 32, 6}, {(uint64_t)8192 * MIB, 160, 64}};
+  for (int i = 0; i < 2; i++) {
+    rig r;
+    rig_block block;
+    REQUIRE(rig_open(&r, "sim:64G", NULL, 1)); /* a 256th is more than these shares */
+    CHECK_OK(rig_alloc(&r, heaps[i].bytes, r.streams[0], &block));
+    const uint64_t n = calls_of(&r, TARN_CALL_CREATE);
+    CHECK_EQ(rig_stats(&r).reserved_bytes, heaps[i].bytes);
+    CHECK(n > heaps[i].share && n <= heaps[i].most_chunks);
+    CHECK_EQ(calls_of(&r, TARN_CALL_MAP), n);
+    CHECK_EQ(calls_of(&r, TARN_CALL_ACCESS), 1);
+    uint32_t at = (uint32_t)((block.address - r.heap->base) / r.heap->unit);
+    for (uint64_t bytes = heaps[i].bytes / heaps[i].share, k = 0; k < n; k++) {
+      const tarni_phys *chunk = &r.heap->chunks[r.heap->units[at]];
+      CHECK_EQ(chunk->first_unit, at);
+      CHECK(chunk->n_units * r.heap->unit <= bytes);
+      bytes = chunk->n_units * r.heap->unit;
+      at += chunk->n_units;
+    }
+    CHECK_OK(rig_free(&r, &block, r.streams[0]));
+    CHECK(rig_is_sound(&r));
+    rig_close(&r);
+  }
 }
 
-/* Not where all that there is may be needed: halves of chunks would be out of reach. */
-static void not_made_ahead_of_limits(void) {
-  static rig_block blocks[N_LOADED];
-  const tarn_heap_config limited = {.size = sizeof(limited),
-                                    .limit_bytes = (uint64_t)(128 + 4095) * 2 * MIB};
-  rig r;
-  int n = 0;
-  REQUIRE(rig_open(&r, "sim:16G", &limited, 1));
-  CHECK_EQ(load(&r, blocks, &n, 150), 150);
-  CHECK_EQ(rig_stats(&r).reserved_bytes, 300 * MIB);
-  unload(&r, blocks, n);
+static uint64_t largest_chunk(const rig *r) {
+  uint64_t most = 0;
+  for (tarni_index i = 1; i < r->heap->n_chunks; i++) {
+    most = tarni_max(most, r->heap->chunks[i].n_units * r->heap->unit);
+  }
+  return most;
 }
 
-static void not_made_ahead_beside_idle_chunks(void) {
+/* While a program loads a chunk is made for a block, and no more than is soon used; up to all that
+ * there may be. None is larger than a 256th of that: here, two units or one. */
+static void made_as_it_is_used(void) {
+  static rig_block blocks[N_LOADED];
+  const uint64_t held = (uint64_t)580 * MIB, limits[2] = {1024 * MIB, held};
+  for (int i = 0; i < 2; i++) {
+    const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = limits[i]};
+    const uint64_t most_units = limits[i] / 256 / (2 * MIB);
+    rig r;
+    rig_block more;
+    int n = 0;
+    REQUIRE(rig_open(&r, "sim:16G", &config, 1));
+    for (uint64_t n_units = 10; n_units <= 290; n_units += 10) {
+      const int before = n;
+      const uint64_t had = rig_stats(&r).reserved_bytes;
+      const uint64_t n_made = load(&r, blocks, &n, n_units);
+      const uint64_t made = rig_stats(&r).reserved_bytes - had;
+      CHECK(n_made <= (most_units == 1 ? made / (2 * MIB) : (uint64_t)(n - before)));
+      CHECK(rig_stats(&r).reserved_bytes - rig_stats(&r).used_bytes <= 4 * MIB);
+    }
+    CHECK_EQ(largest_chunk(&r), most_units * 2 * MIB);
+    CHECK_EQ(rig_stats(&r).reserved_bytes, held);
+    CHECK_OK(tarn_heap_set_limit(r.heap, held));
+    CHECK_STATUS(rig_alloc(&r, 4 * MIB, r.streams[0], &more), TARN_LIMIT);
+    unload(&r, blocks, n);
+  }
+}
+
+/* A window begins in what is free below the void, and only the rest of it is made. */
+static void made_behind_what_is_free(void) {
   static rig_block blocks[N_LOADED];
   rig r;
   rig_block large = {0};
   int n = 0;
   REQUIRE(rig_open(&r, "sim:16G", NULL, 1));
   (void)load(&r, blocks, &n, 128);
+  const tarn_ptr start = blocks[n - 3].address;
   for (int i = 0; i < 3; i++) {
     CHECK_OK(rig_free(&r, &blocks[--n], r.streams[0]));
   }
   const uint64_t made = calls_of(&r, TARN_CALL_CREATE), held = rig_stats(&r).reserved_bytes;
+  const uint64_t end = r.heap->zones[TARNI_ZONE_LARGE].first + held;
   CHECK(r.heap->idle_bytes != 0);
   CHECK_OK(rig_alloc(&r, 20 * MIB, r.streams[0], &large));
-  CHECK_EQ((calls_of(&r, TARN_CALL_CREATE) - made) * 2 * MIB, rig_stats(&r).reserved_bytes - held);
-  CHECK(calls_of(&r, TARN_CALL_CREATE) > made);
+  const uint64_t offset = large.address - r.heap->base;
+  CHECK(large.address >= start && offset < end);
+  CHECK_EQ(calls_of(&r, TARN_CALL_CREATE), made + 1);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, held + tarni_align_up(offset + 20 * MIB - end, 2 * MIB));
   CHECK_OK(rig_free(&r, &large, r.streams[0]));
   unload(&r, blocks, n);
 }
 
-/* What the device refuses was more than is needed: that is no shortage, and other streams'
- * caches stay as they are. */
-static void refused_ahead(void) {
+/* What a heap that is eased makes for a block, where the device refuses the first try or not. */
+static uint64_t made_ahead(bool is_refused) {
   static rig_block blocks[N_LOADED];
   rig r;
   rig_block small;
+  uint64_t n_failed = 0;
   int n = 0;
-  REQUIRE(rig_open(&r, "sim:16G", NULL, 2));
+  if (!rig_open(&r, "sim:16G", NULL, 2)) {
+    return 0;
+  }
   CHECK_OK(rig_alloc(&r, 4 * KIB, r.streams[1], &small));
   CHECK_OK(rig_free(&r, &small, r.streams[1]));
   (void)load(&r, blocks, &n, 128);
-  const uint64_t cached = rig_stats(&r).cached_bytes;
+  const tarni_rest eased = {
+      .n_collected = TARNI_EASE_COLLECTED, .peak_next = 1024 * MIB, .lean_peak = 200 * MIB};
+  tarni_lock_acquire(&r.heap->lock);
+  r.heap->rest = eased;
+  tarni_lock_release(&r.heap->lock);
+  const uint64_t cached = rig_stats(&r).cached_bytes, held = rig_stats(&r).reserved_bytes;
   CHECK(cached != 0);
-  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_CREATE, 1, 1, 2));
-  CHECK_OK(rig_alloc(&r, 3 * MIB - 64 * KIB, r.streams[0], &blocks[n++]));
-  uint64_t n_failed = 0;
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_CREATE, is_refused, 1, 2));
+  (void)load(&r, blocks, &n, held / (2 * MIB) + 1);
   CHECK_OK(tarn_sim_failed(r.device, &n_failed));
-  CHECK_EQ(n_failed, 1);
+  CHECK_EQ(n_failed, is_refused);
   CHECK_EQ(rig_stats(&r).cached_bytes, cached);
   CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+  const uint64_t made = rig_stats(&r).reserved_bytes - held;
   unload(&r, blocks, n);
+  return made;
+}
+
+/* What the device refuses was more than is needed: that is no shortage, and other streams' caches
+ * stay as they are. */
+static void refused_ahead(void) {
+  CHECK_EQ(made_ahead(false), 8 * MIB);
+  CHECK(made_ahead(true) <= 4 * MIB);
 }
 
 static const test_case cases[] = {
-    {"made ahead while a program loads", made_ahead},
-    {"not made ahead where that may be missed", not_made_ahead_of_limits},
-    {"not made ahead where chunks lie idle", not_made_ahead_beside_idle_chunks},
+    {"made in ever smaller chunks", ever_smaller},
+    {"made as it is used", made_as_it_is_used},
+    {"made behind what is free", made_behind_what_is_free},
     {"less is made where the device refuses what is ahead", refused_ahead},
-    {"moved instead of made", moved_instead_of_made},
+    {"joined instead of made", joined_instead_of_made},
     {"blocks of whole units lie on chunks of their own", whole_units_go_whole},
     {"gaps before blocks of whole units are bounded", gaps_are_bounded},
     {"blocks of whole units lie anywhere when the driver refuses memory", whole_units_anywhere},
     {"a stream's own room comes before another's", own_room_before_another_streams},
-    {"moved from another stream", moved_from_another_stream},
+    {"joined from another stream", joined_from_another_stream},
     {"what is lost is passed by", passed_by_what_is_lost},
-    {"moved between zones", moved_between_zones},
+    {"lent between zones", lent_between_zones},
     {"given back from the top", given_back_from_the_top},
     {"chunks of several sizes", chunks_of_several_sizes},
 };

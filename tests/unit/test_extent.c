@@ -17,7 +17,7 @@ typedef struct model {
   tarni_rng rng;
   uint64_t first;           /* offset of the granules that are played with */
   tarni_order_entry due[N]; /* what must be complete before a granule is used; lane 0: nothing */
-  bool is_void[N];
+  uint8_t kinds[N];         /* as it was given back */
   tarni_index busy[MAX_BUSY];
   int n_busy;
   uint64_t n_met; /* searches that have found something */
@@ -47,7 +47,7 @@ static bool model_open(model *m, tarn_stealing stealing, uint32_t n_lanes, uint6
   const bool is_cut =
       tarni_extent_cut_locked(m->heap, all, m->first, (uint64_t)N << TARNI_GRANULE_LOG2);
   m->busy[m->n_busy++] = all;
-  memset(m->is_void, true, sizeof(m->is_void));
+  memset(m->kinds, TARNI_EXTENT_VOID, sizeof(m->kinds));
   return CHECK(is_cut);
 }
 
@@ -57,7 +57,7 @@ static void model_close(model *m) {
   while (m->n_busy != 0) {
     tarni_extent_give_locked(heap, m->busy[--m->n_busy], TARNI_EXTENT_VOID, NULL);
   }
-  for (uint32_t tree = 1; tree < heap->max_lanes + 2; tree++) {
+  for (uint32_t tree = 1; tree <= tarni_tree_alias(heap); tree++) {
     while (heap->zones[1].trees[tree] != 0) {
       const tarni_index index = heap->zones[1].trees[tree];
       tarni_extent_take_locked(heap, index);
@@ -66,7 +66,7 @@ static void model_close(model *m) {
   }
   const tarni_extent *only = tarni_extent_at(heap, heap->zones[1].head);
   CHECK_EQ(only->kind, TARNI_EXTENT_VOID);
-  CHECK_EQ(only->size, heap->size - heap->small_end);
+  CHECK_EQ(only->size, heap->large_end - heap->small_end);
   CHECK_EQ(only->next, 0);
   heap->n_lanes = 1;
   tarni_lock_release(&heap->lock);
@@ -82,17 +82,21 @@ static void give(model *m) {
   const tarni_extent *extent = tarni_extent_at(m->heap, index);
   const uint32_t from = granule_of(m, extent->offset);
   const uint32_t to = from + (uint32_t)(extent->size >> TARNI_GRANULE_LOG2);
-  const bool is_void = below(m, 4) == 0;
-  const tarni_order_entry due = {.lane = is_void ? TARNI_LANE_COMMON : below(m, m->heap->n_lanes),
+  const uint32_t dice = to - from == N ? 1 : below(m, 6); /* with nothing but void it would end */
+  const tarni_extent_kind kind = dice == 0   ? TARNI_EXTENT_VOID
+                                 : dice == 1 ? TARNI_EXTENT_ALIAS
+                                             : TARNI_EXTENT_FREE;
+  const bool is_free = kind == TARNI_EXTENT_FREE;
+  const tarni_order_entry due = {.lane = is_free ? below(m, m->heap->n_lanes) : TARNI_LANE_COMMON,
                                  .ticket = 1 + below(m, 50)};
   tarni_order order = {0};
   (void)tarni_order_add(&order, due.lane, due.ticket);
   for (uint32_t i = from; i < to; i++) {
-    m->is_void[i] = is_void;
+    m->kinds[i] = (uint8_t)kind;
     m->due[i] = due;
   }
   m->busy[at] = m->busy[--m->n_busy];
-  tarni_extent_give_locked(m->heap, index, is_void ? TARNI_EXTENT_VOID : TARNI_EXTENT_FREE, &order);
+  tarni_extent_give_locked(m->heap, index, kind, &order);
 }
 
 /* The lowest extent in address order that is of the tree and fits: what a search must find. */
@@ -101,8 +105,8 @@ static tarni_index first_by_list(const tarn_heap *heap, uint32_t tree, uint64_t 
   for (tarni_index i = heap->zones[1].head; i != 0; i = heap->extents[i].next) {
     const tarni_extent *extent = &heap->extents[i];
     const uint64_t start = (extent->offset + alignment - 1) / alignment * alignment;
-    if ((extent->kind == TARNI_EXTENT_FREE || extent->kind == TARNI_EXTENT_VOID) &&
-        extent->tree == tree && start + size <= extent->offset + extent->size) {
+    if (extent->kind != TARNI_EXTENT_BUSY && extent->tree == tree &&
+        start + size <= extent->offset + extent->size) {
       return i;
     }
   }
@@ -111,8 +115,8 @@ static tarni_index first_by_list(const tarn_heap *heap, uint32_t tree, uint64_t 
 
 static void take(model *m) {
   tarn_heap *heap = m->heap;
-  const uint32_t dice = below(m, 9);
-  const uint32_t tree = dice < 8 ? dice : 1 + heap->max_lanes;
+  const uint32_t dice = below(m, 10);
+  const uint32_t tree = dice < 8 ? dice : dice == 8 ? 1 + heap->max_lanes : tarni_tree_alias(heap);
   const uint64_t size = (uint64_t)(1 + below(m, 20)) << TARNI_GRANULE_LOG2;
   const uint64_t alignment = (uint64_t)TARNI_GRANULE << below(m, 4);
   const tarni_index found = tarni_extent_first_locked(heap, 1, tree, size, alignment, UINT32_MAX);
@@ -185,6 +189,17 @@ static bool order_covers(const tarni_order *order, const tarni_order_entry *due)
   return due->lane == TARNI_LANE_COMMON;
 }
 
+/* Granules of an extent that were not given back like this. */
+static uint64_t n_unlike(const model *m, const tarni_extent *extent) {
+  uint64_t n = 0;
+  for (uint64_t at = extent->offset; at < extent->offset + extent->size; at += TARNI_GRANULE) {
+    const uint32_t granule = granule_of(m, at);
+    n += m->kinds[granule] != extent->kind ||
+         (extent->kind == TARNI_EXTENT_FREE && !order_covers(&extent->order, &m->due[granule]));
+  }
+  return n;
+}
+
 static void check_partition(const model *m) {
   const tarn_heap *heap = m->heap;
   uint64_t at = heap->zones[1].first;
@@ -194,14 +209,11 @@ static void check_partition(const model *m) {
     n_wrong += extent->offset != at;
     at += extent->size;
     const tarni_extent *next = &heap->extents[extent->next];
-    n_wrong += extent->next != 0 && extent->kind == TARNI_EXTENT_FREE &&
-               next->kind == TARNI_EXTENT_FREE && extent->tree == next->tree &&
+    n_wrong += extent->next != 0 && extent->kind == next->kind &&
+               extent->kind != TARNI_EXTENT_BUSY && extent->tree == next->tree &&
                extent->order.n <= 1; /* they should be one */
-    for (uint64_t g = extent->offset; g < at && extent->kind == TARNI_EXTENT_FREE;
-         g += TARNI_GRANULE) {
-      const uint32_t granule = granule_of(m, g);
-      n_wrong += m->is_void[granule] || !order_covers(&extent->order, &m->due[granule]);
-    }
+    n_wrong += extent->kind != TARNI_EXTENT_BUSY && extent->kind != TARNI_EXTENT_VOID &&
+               n_unlike(m, extent) != 0;
   }
   CHECK_EQ(at, heap->zones[1].end);
   CHECK_EQ(n_wrong, 0);

@@ -218,16 +218,19 @@ static void trimming_nothing(void) {
 static void trimming_to(void) {
   rig r;
   rig_block blocks[MAX_BLOCKS];
-  REQUIRE(rig_open(&r, "sim:64M", NULL, 1));
-  const int n = fill(&r, 4 * MIB, TARN_DEVICE_MEMORY, blocks);
-  CHECK_EQ(n, 16);
-  empty(&r, blocks + 4, n - 4);
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1)); /* for chunks of 4 MiB */
+  for (int i = 0; i < 16; i++) {
+    CHECK_OK(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[i]));
+  }
+  CHECK_OK(tarn_heap_set_limit(r.heap, 64 * MIB));
+  CHECK_STATUS(rig_alloc(&r, 4 * MIB, r.streams[0], &blocks[16]), TARN_LIMIT);
+  empty(&r, blocks + 4, 12);
   CHECK_OK(tarn_heap_trim(r.heap, 64 * MIB)); /* nothing to do */
   CHECK_EQ(rig_stats(&r).reserved_bytes, 64 * MIB);
   CHECK_OK(tarn_heap_trim(r.heap, 40 * MIB));
   CHECK_EQ(rig_stats(&r).reserved_bytes, 40 * MIB);
-  CHECK_OK(tarn_heap_trim(r.heap, 39 * MIB)); /* at most */
-  CHECK_EQ(rig_stats(&r).reserved_bytes, 38 * MIB);
+  CHECK_OK(tarn_heap_trim(r.heap, 39 * MIB)); /* at most: each block has a chunk of its own */
+  CHECK_EQ(rig_stats(&r).reserved_bytes, 36 * MIB);
   CHECK_OK(tarn_heap_trim(r.heap, 0));
   CHECK_EQ(rig_stats(&r).reserved_bytes, 16 * MIB);
   CHECK_EQ(rig_state(&r).created_bytes, 16 * MIB);
@@ -235,7 +238,7 @@ static void trimming_to(void) {
   empty(&r, blocks, 4);
   CHECK_OK(tarn_heap_trim(r.heap, 0));
   CHECK_EQ(rig_stats(&r).reserved_bytes, 0);
-  CHECK_EQ(fill(&r, 4 * MIB, TARN_DEVICE_MEMORY, blocks), 16); /* and all of it comes back */
+  CHECK_EQ(fill(&r, 4 * MIB, TARN_LIMIT, blocks), 16); /* and all of it comes back */
   empty(&r, blocks, 16);
   rig_close(&r);
 }

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/rng.h"
-#include "internal.h"
+#include "room.h"
 #include "support/rig.h"
 #include "support/test.h"
 #include "tarn/pinned.h"

@@ -184,7 +184,7 @@ static void rounds_without_calls(void) {
     CHECK_OK(rig_free(&r, &base, r.streams[0]));
     rig_close(&r);
   }
-  CHECK(n_fourth * 4 <= n_first); /* without tides it is more, and with them a sixth */
+  CHECK(n_fourth * 3 <= n_first); /* without tides it is more */
 }
 
 static const test_case cases[] = {
