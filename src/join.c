@@ -315,6 +315,18 @@ static bool choice_take_locked(tarn_heap *heap, join *at, join_start start, cons
   return n == 0 || (row_take_locked(heap, growth, begin) && chunks_lend_locked(heap, growth));
 }
 
+/* Where in a chunk small blocks can have room: at its beginning where it is free as a whole, of
+ * however many extents. Where memory is short, anywhere. UINT64_MAX: nowhere. */
+static uint64_t room_of(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
+                        tarni_phys *chunk) {
+  if (tarni_head_locked(heap, search, chunk) == tarni_chunk_bytes(heap, chunk)) {
+    return 0;
+  }
+  return search->is_urgent && chunk->refused != search->number
+             ? tarni_part_locked(heap, search, need, chunk)
+             : UINT64_MAX;
+}
+
 /* Small blocks: the smallest chunk that is free as a whole. Where memory is short, any that has
  * room. */
 static join_chunk lender_of(tarn_heap *heap, const join *at, const tarni_need *need) {
@@ -328,8 +340,7 @@ static join_chunk lender_of(tarn_heap *heap, const join *at, const tarni_need *n
     if (is_there || bytes < at->size || (best.chunk != 0 && bytes >= best.bytes)) {
       continue;
     }
-    if (search->is_urgent ? tarni_part_locked(heap, search, need, chunk) != UINT64_MAX
-                          : tarni_head_locked(heap, search, chunk) == bytes) {
+    if (room_of(heap, search, need, chunk) != UINT64_MAX) {
       best = (join_chunk){i, bytes};
     }
   }
@@ -347,13 +358,11 @@ static bool borrow_locked(tarn_heap *heap, join *at, const tarni_need *need) {
   if (empty == 0 || at->is_blocked) {
     return false;
   }
-  const tarni_phys *chunk = &heap->chunks[best.chunk];
+  tarni_phys *chunk = &heap->chunks[best.chunk];
   const uint64_t begin = tarni_align_up(tarni_extent_at(heap, empty)->offset, heap->unit);
   growth->chunks[growth->n_chunks++] =
       (growth_chunk){.chunk = best.chunk, .n_units = chunk->n_units};
-  growth->start = growth->search.is_urgent
-                      ? begin + tarni_part_locked(heap, &growth->search, need, chunk)
-                      : begin;
+  growth->start = begin + room_of(heap, &growth->search, need, chunk);
   growth->end = growth->start + need->size;
   return row_take_locked(heap, growth, begin) && chunks_lend_locked(heap, growth);
 }
