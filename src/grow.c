@@ -199,6 +199,10 @@ static tarn_status grow_plan_locked(tarn_heap *heap, tarni_growth *growth, const
   growth->ahead = ahead_of(heap, need);
   growth->search.is_lean = need->is_short || need->size > room_left_locked(heap) / GROW_LEAN_SHARE;
   const tarni_window chosen = tarni_window_find_locked(heap, &growth->search, need);
+  if (chosen.first == 0 && may_view && !heap->is_fixed) { /* a view has addresses of its own */
+    *missing = tarni_align_up(need->size, heap->unit);
+    return TARN_OK;
+  }
   if (chosen.first == 0) {
     return tarni_growth_no_addresses(heap, need->size);
   }

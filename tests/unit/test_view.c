@@ -581,6 +581,28 @@ static void aligned_tail_and_head(void) {
   scene_close(&s);
 }
 
+/* Where addresses are few, and no room is left at homes, a view does. */
+static void few_addresses(void) {
+  enum { TOTAL = 256, N_BLOCKS = TOTAL / 2 };
+  static rig r;
+  static rig_block blocks[N_BLOCKS], view;
+  REQUIRE(rig_open(&r, "sim:256M,fail=reserve:1:12", NULL, 1)); /* four times the memory */
+  for (int i = 0; i < N_BLOCKS; i++) {
+    CHECK_OK(rig_alloc(&r, 2 * MIB, r.streams[0], &blocks[i]));
+  }
+  for (int i = 0; i < N_BLOCKS; i += 2) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+  }
+  CHECK_OK(rig_alloc(&r, 64 * MIB, r.streams[0], &view));
+  CHECK(view.address - r.heap->base >= r.heap->large_end);
+  CHECK_OK(rig_free(&r, &view, r.streams[0]));
+  for (int i = 1; i < N_BLOCKS; i += 2) {
+    CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+  }
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"a tail, a whole chunk and a head", tail_whole_head},
     {"rows go on", rows_go_on},
@@ -596,6 +618,7 @@ static const test_case cases[] = {
     {"not undone at first", not_undone},
     {"ends are seen again", ends_are_seen_again},
     {"records run out", records_run_out},
+    {"few addresses", few_addresses},
     {"an aligned tail and head", aligned_tail_and_head},
     {"used by many streams", used_by_many_streams},
     {"small blocks on pieces", small_of_pieces},
