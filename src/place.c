@@ -67,11 +67,11 @@ void tarni_place_remove_locked(tarn_heap *heap, tarni_index index, uint32_t unit
   tarni_ends_note_locked(heap, index);
 }
 
-void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index left) {
-  tarni_extent *extent = tarni_extent_at(heap, left);
-  tarni_place_remove_locked(heap, index, (uint32_t)tarni_unit_of(heap, extent->offset));
-  extent->chunk = index;
-  tarni_zombie_add_locked(heap, left);
+void tarni_place_bury_locked(tarn_heap *heap, tarni_index index, tarni_index extent) {
+  tarni_extent *left = tarni_extent_at(heap, extent);
+  tarni_place_remove_locked(heap, index, (uint32_t)tarni_unit_of(heap, left->offset));
+  left->chunk = index;
+  tarni_zombie_add_locked(heap, extent);
 }
 
 /* ---- What used them ---- */
