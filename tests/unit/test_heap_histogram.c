@@ -179,14 +179,14 @@ static tarn_call_counts calls_of(tarn_heap *heap) {
 /* Each heap pays for its own calls; what the program asks of the device is nobody's. */
 static void driver_calls(void) {
   rig r;
-  REQUIRE(rig_open(&r, "sim:16G", NULL, 1)); /* for chunks of 16 MiB */
-  const tarn_heap_config config = {.size = sizeof(config), .device = "sim:16G"};
+  REQUIRE(rig_open(&r, "sim:2G", NULL, 1)); /* for chunks of 8 MiB */
+  const tarn_heap_config config = {.size = sizeof(config), .device = "sim:2G"};
   tarn_heap *other;
   REQUIRE_OK(tarn_heap_create(&config, &other));
   CHECK_EQ(calls_of(r.heap).calls[TARN_CALL_RESERVE], 1);
   CHECK_EQ(calls_of(other).calls[TARN_CALL_RESERVE], 1);
   rig_block block;
-  CHECK_OK(rig_alloc(&r, 40 * MIB, r.streams[0], &block)); /* on several chunks */
+  CHECK_OK(rig_alloc(&r, 20 * MIB, r.streams[0], &block)); /* on several chunks */
   CHECK_OK(tarn_device_fill(r.device, block.address, 1, 100, r.streams[0]));
   CHECK_OK(tarn_stream_synchronize(r.device, r.streams[0]));
   const tarn_call_counts own = calls_of(r.heap);
