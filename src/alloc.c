@@ -53,7 +53,7 @@ static void room_return_locked(tarn_heap *heap, tarni_index extent) {
     return;
   }
   if (tarni_is_alias(heap, tarni_extent_at(heap, extent)->offset)) {
-    tarni_view_return_locked(heap, extent);
+    tarni_view_leave_locked(heap, extent, NULL);
   } else {
     const tarni_order order = tarni_extent_at(heap, extent)->order;
     tarni_extent_give_locked(heap, extent, TARNI_EXTENT_FREE, &order);

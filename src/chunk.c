@@ -198,8 +198,7 @@ bool tarni_range_is_free_locked(const tarn_heap *heap, uint64_t start, uint64_t 
   tarni_index index = tarni_extent_containing_locked(heap, start);
   for (uint64_t at = start; at < end; index = heap->extents[index].next) {
     const tarni_extent *extent = tarni_extent_at(heap, index);
-    if (extent->kind != TARNI_EXTENT_FREE || tarni_order_is_out_locked(heap, &extent->order) ||
-        (!search->may_steal && !tarni_order_is_met_locked(heap, &extent->order, search->lane)) ||
+    if (extent->kind != TARNI_EXTENT_FREE || !tarni_is_usable_locked(heap, search, extent) ||
         !tarni_order_unite_open_locked(heap, order, &extent->order)) {
       return false; /* in use, or somebody is at work on it */
     }

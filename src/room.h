@@ -56,6 +56,12 @@ void tarni_idle_remove_locked(tarn_heap *heap, tarni_index index);
 /* The idle chunk with the highest home, of all or below a unit; 0: there is none. */
 tarni_index tarni_idle_highest_locked(const tarn_heap *heap);
 tarni_index tarni_idle_below_locked(const tarn_heap *heap, uint64_t unit);
+/* Whether the lane may have what is free: at once or, if it may steal, behind a wait. */
+static inline bool tarni_is_usable_locked(const tarn_heap *heap, const tarni_search *search,
+                                          const tarni_extent *extent) {
+  return !tarni_order_is_out_locked(heap, &extent->order) &&
+         (search->may_steal || tarni_order_is_met_locked(heap, &extent->order, search->lane));
+}
 /* Whether all of [start, end), at homes, is free, and may be had by the lane: at once or, if it may
  * steal, behind *order, which is what all of it waits for. */
 bool tarni_range_is_free_locked(const tarn_heap *heap, uint64_t start, uint64_t end,
@@ -123,8 +129,10 @@ void tarni_ends_note_range_locked(tarn_heap *heap, uint64_t offset, uint64_t siz
 void tarni_joints_note_locked(tarn_heap *heap, uint64_t unit, uint32_t n_units);
 /* What the lane can use at the beginning and at the end of a chunk, in bytes. pre: updated. */
 void tarni_ends_update_locked(tarn_heap *heap);
-uint64_t tarni_head_locked(const tarn_heap *heap, const tarni_search *search, tarni_phys *chunk);
-uint64_t tarni_tail_locked(const tarn_heap *heap, const tarni_search *search, tarni_phys *chunk);
+uint64_t tarni_head_locked(const tarn_heap *heap, const tarni_search *search,
+                           const tarni_phys *chunk);
+uint64_t tarni_tail_locked(const tarn_heap *heap, const tarni_search *search,
+                           const tarni_phys *chunk);
 /* Where in a chunk, from its beginning, a part is free that holds what is needed; UINT64_MAX:
  * nowhere. */
 uint64_t tarni_part_locked(const tarn_heap *heap, const tarni_search *search,
@@ -152,9 +160,8 @@ static inline void tarni_lent_add(tarn_heap *heap, tarni_lent *lent, tarni_index
 }
 /* What was lent is free again: in this order, or NULL: in that in which it was. */
 void tarni_lent_return_locked(tarn_heap *heap, tarni_index first, const tarni_order *order);
-/* Gives a BUSY extent back that was found in a view, and has not become a slab. */
-void tarni_view_return_locked(tarn_heap *heap, tarni_index index);
-/* The same with that of a slab, in this order. */
+/* Gives the extent of a slab in a view back, in this order; NULL: one that is BUSY, and has not
+ * become a slab. */
 void tarni_view_leave_locked(tarn_heap *heap, tarni_index index, const tarni_order *order);
 
 /* ---- join.c: new views ---- */

@@ -138,10 +138,8 @@ typedef struct tarni_phys {
   uint32_t n_small;  /* and of these, in slabs among small blocks */
   bool is_leaving;   /* to be released once it is mapped nowhere */
   bool is_mixed;     /* its ends wait for more than an order can name */
-  uint32_t open_head, open_tail; /* units there that searches know to be free (view.c) */
-  bool has_head, has_tail;       /* whether they know of anything */
-  tarni_index link;              /* unused: the next free record */
-  tarni_order order;             /* what its ends wait for */
+  tarni_index link;  /* unused: the next free record */
+  tarni_order order; /* what its ends wait for */
 } tarni_phys;
 
 typedef struct tarni_place { /* by the units of a place; but for `first`, by its first one */

@@ -27,16 +27,9 @@ enum {
 
 /* ---- The ends of chunks ---- */
 
-/* Whether a free extent can be a part of what the search is for; without one, whoever has freed it.
- */
-static bool is_usable(const tarn_heap *heap, const tarni_search *search,
-                      const tarni_extent *extent) {
-  return search == NULL || tarni_order_is_met_locked(heap, &extent->order, search->lane) ||
-         (search->may_steal && !tarni_order_is_out_locked(heap, &extent->order));
-}
-
-/* Bytes that are free from one end of a chunk on, up to the other one. What they wait for is added
- * to *order; *is_mixed: it does not fit into one. */
+/* Bytes that are free from one end of a chunk on, up to the other one, as far as the search can use
+ * them; without one, whoever has freed them. What they wait for is added to *order; *is_mixed: it
+ * does not fit into one. */
 static uint64_t end_walk(const tarn_heap *heap, const tarni_phys *chunk, bool is_tail,
                          const tarni_search *search, tarni_order *order, bool *is_mixed) {
   const uint64_t start = tarni_chunk_start(heap, chunk), end = tarni_chunk_end(heap, chunk);
@@ -45,7 +38,8 @@ static uint64_t end_walk(const tarn_heap *heap, const tarni_phys *chunk, bool is
   while (index != 0) {
     const tarni_extent *extent = &heap->extents[index];
     if (extent->kind != TARNI_EXTENT_FREE || extent->offset >= end ||
-        extent->offset + extent->size <= start || !is_usable(heap, search, extent)) {
+        extent->offset + extent->size <= start ||
+        (search != NULL && !tarni_is_usable_locked(heap, search, extent))) {
       break;
     }
     *is_mixed = !tarni_order_unite_open_locked(heap, order, &extent->order) || *is_mixed;
@@ -60,7 +54,7 @@ static uint64_t end_walk(const tarn_heap *heap, const tarni_phys *chunk, bool is
 static void joint_see(tarn_heap *heap, uint64_t unit) {
   const tarni_index left = heap->units[unit - 1], right = heap->units[unit];
   const bool is =
-      left != 0 && right != 0 && heap->chunks[left].has_tail && heap->chunks[right].has_head;
+      left != 0 && right != 0 && heap->chunks[left].tail != 0 && heap->chunks[right].head != 0;
   (is ? tarni_bitset_add : tarni_bitset_remove)(&heap->joints, unit);
 }
 
@@ -68,9 +62,14 @@ static bool is_view(const tarn_heap *heap, uint64_t unit) {
   return unit >= tarni_unit_of(heap, heap->large_end);
 }
 
-/* Whether a unit of a chunk is free, where so many are at its ends. */
-static bool is_open(const tarni_phys *chunk, uint32_t i, uint32_t head, uint32_t tail) {
-  return i < head || i >= chunk->n_units - tail;
+static uint32_t units_in(const tarn_heap *heap, uint32_t granules) {
+  return granules >> (heap->unit_log2 - TARNI_GRANULE_LOG2);
+}
+
+/* Whether all of a unit of a chunk is free, where so many granules are at its two ends. */
+static bool is_open(const tarn_heap *heap, const tarni_phys *chunk, uint32_t i,
+                    const uint32_t ends[2]) {
+  return i < units_in(heap, ends[0]) || i >= chunk->n_units - units_in(heap, ends[1]);
 }
 
 /* Where a place begins and ends, and which one is the last of its row. */
@@ -83,8 +82,9 @@ void tarni_joints_note_locked(tarn_heap *heap, uint64_t unit, uint32_t n_units) 
   const bool is_placed = heap->units[unit] != 0;
   const bool is_last = is_placed && (end == n_all || heap->units[end] == 0);
   const tarni_phys *chunk = &heap->chunks[heap->units[unit]]; /* of a place that is there */
+  const uint32_t ends[2] = {chunk->head, chunk->tail};
   for (uint32_t i = 0; i < n_units; i++) {
-    const bool is = is_placed && is_open(chunk, i, chunk->open_head, chunk->open_tail);
+    const bool is = is_placed && is_open(heap, chunk, i, ends);
     (is ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, unit + i);
   }
   (is_last ? tarni_bitset_add : tarni_bitset_remove)(&heap->row_ends, unit);
@@ -100,23 +100,18 @@ void tarni_joints_note_locked(tarn_heap *heap, uint64_t unit, uint32_t n_units) 
   }
 }
 
-/* The units of a chunk that are free are others now, at all places in views. */
-static void open_see(tarn_heap *heap, tarni_phys *chunk) {
-  const uint32_t head =
-      (uint32_t)(((uint64_t)chunk->head << TARNI_GRANULE_LOG2) >> heap->unit_log2);
-  const uint32_t tail =
-      (uint32_t)(((uint64_t)chunk->tail << TARNI_GRANULE_LOG2) >> heap->unit_log2);
+/* The units of a chunk that are free are others than before, at all places in views. */
+static void open_see(tarn_heap *heap, const tarni_phys *chunk, const uint32_t before[2]) {
+  const uint32_t ends[2] = {chunk->head, chunk->tail};
   for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
     const uint64_t unit = at - 1;
     for (uint32_t i = 0; is_view(heap, unit) && i < chunk->n_units; i++) {
-      const bool is = is_open(chunk, i, head, tail);
-      if (is != is_open(chunk, i, chunk->open_head, chunk->open_tail)) {
+      const bool is = is_open(heap, chunk, i, ends);
+      if (is != is_open(heap, chunk, i, before)) {
         (is ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, unit + i);
       }
     }
   }
-  chunk->open_head = head;
-  chunk->open_tail = tail;
 }
 
 static void joints_see(tarn_heap *heap, const tarni_phys *chunk) {
@@ -146,11 +141,9 @@ static void ends_see(tarn_heap *heap, tarni_phys *chunk) {
     chunk->tail = (uint32_t)(tail >> TARNI_GRANULE_LOG2);
   }
   if (chunk->head != before[0] || chunk->tail != before[1]) {
-    open_see(heap, chunk);
+    open_see(heap, chunk, before);
   }
-  if (chunk->has_head != (chunk->head != 0) || chunk->has_tail != (chunk->tail != 0)) {
-    chunk->has_head = chunk->head != 0;
-    chunk->has_tail = chunk->tail != 0;
+  if ((before[0] != 0) != (chunk->head != 0) || (before[1] != 0) != (chunk->tail != 0)) {
     joints_see(heap, chunk);
   }
 }
@@ -188,11 +181,13 @@ static uint64_t end_of(const tarn_heap *heap, const tarni_search *search, const 
   return end_walk(heap, chunk, is_tail, search, &order, &is_mixed);
 }
 
-uint64_t tarni_head_locked(const tarn_heap *heap, const tarni_search *search, tarni_phys *chunk) {
+uint64_t tarni_head_locked(const tarn_heap *heap, const tarni_search *search,
+                           const tarni_phys *chunk) {
   return end_of(heap, search, chunk, false);
 }
 
-uint64_t tarni_tail_locked(const tarn_heap *heap, const tarni_search *search, tarni_phys *chunk) {
+uint64_t tarni_tail_locked(const tarn_heap *heap, const tarni_search *search,
+                           const tarni_phys *chunk) {
   return end_of(heap, search, chunk, true);
 }
 
@@ -246,14 +241,11 @@ void tarni_lent_return_locked(tarn_heap *heap, tarni_index first, const tarni_or
   }
 }
 
-void tarni_view_return_locked(tarn_heap *heap, tarni_index index) {
-  tarni_lent_return_locked(heap, tarni_extent_at(heap, index)->lent, NULL);
-  tarni_extent_give_locked(heap, index, TARNI_EXTENT_ALIAS, NULL);
-}
-
 void tarni_view_leave_locked(tarn_heap *heap, tarni_index index, const tarni_order *order) {
   const tarni_extent *extent = tarni_extent_at(heap, index);
-  tarni_places_note_locked(heap, extent->offset, extent->size, order);
+  if (order != NULL) {
+    tarni_places_note_locked(heap, extent->offset, extent->size, order);
+  }
   tarni_lent_return_locked(heap, extent->lent, order);
   tarni_extent_give_locked(heap, index, TARNI_EXTENT_ALIAS, NULL);
 }
@@ -264,43 +256,41 @@ static tarni_phys *chunk_at(const tarn_heap *heap, uint64_t unit) {
   return &heap->chunks[heap->units[unit]];
 }
 
+/* Adds to a run what of a place is free, which is so much of its chunk, unless all of that is in it
+ * already. Whether it goes on behind it. */
+static bool run_add(const tarn_heap *heap, tarni_phys *chunk, uint64_t number, uint64_t *bytes) {
+  const bool is_all = *bytes == tarni_chunk_bytes(heap, chunk);
+  if (is_all && chunk->stamp == number) {
+    *bytes = 0;
+    return false;
+  }
+  chunk->stamp = is_all ? number : chunk->stamp;
+  return is_all;
+}
+
 /* The run that begins in what is free at the end of a place, or in places before it that are free
  * as a whole; as far as it goes. No chunk is in it twice as a whole. */
 static tarni_run run_at(tarn_heap *heap, const tarni_search *search, uint64_t unit) {
   const uint64_t first = tarni_unit_of(heap, heap->large_end);
+  const uint64_t n_all = tarni_unit_of(heap, heap->size);
   const uint64_t number = ++heap->n_searches;
   uint64_t place = heap->places[unit].first;
-  uint64_t end = (place + chunk_at(heap, place)->n_units) * heap->unit;
-  uint64_t start = end;
-  for (;;) { /* back, while all is free */
-    tarni_phys *chunk = chunk_at(heap, place);
-    const uint64_t tail = tarni_tail_locked(heap, search, chunk);
-    const bool is_whole = tail == tarni_chunk_bytes(heap, chunk);
-    if (is_whole && chunk->stamp == number) {
-      break;
-    }
-    chunk->stamp = is_whole ? number : chunk->stamp;
+  uint64_t end = (place + chunk_at(heap, place)->n_units) * heap->unit, start = end;
+  bool goes_on;
+  do { /* back */
+    uint64_t tail = tarni_tail_locked(heap, search, chunk_at(heap, place));
+    goes_on = run_add(heap, chunk_at(heap, place), number, &tail) && place != first &&
+              heap->units[place - 1] != 0;
     start -= tail;
-    if (!is_whole || place == first || heap->units[place - 1] == 0) {
-      break;
-    }
-    place = heap->places[place - 1].first;
-  }
-  const uint64_t n_all = tarni_unit_of(heap, heap->size);
-  for (uint64_t next = tarni_unit_of(heap, end);
-       start != end && next != n_all && heap->units[next] != 0;) { /* and on */
-    tarni_phys *chunk = chunk_at(heap, next);
-    const uint64_t head = tarni_head_locked(heap, search, chunk);
-    const bool is_whole = head == tarni_chunk_bytes(heap, chunk);
-    if (is_whole && chunk->stamp == number) {
-      break;
-    }
-    chunk->stamp = is_whole ? number : chunk->stamp;
+    place = goes_on ? heap->places[place - 1].first : place;
+  } while (goes_on);
+  uint64_t next = tarni_unit_of(heap, end);
+  goes_on = start != end;
+  while (goes_on && next != n_all && heap->units[next] != 0) { /* and on */
+    uint64_t head = tarni_head_locked(heap, search, chunk_at(heap, next));
+    goes_on = run_add(heap, chunk_at(heap, next), number, &head);
     end += head;
-    if (!is_whole) {
-      break;
-    }
-    next += chunk->n_units;
+    next += chunk_at(heap, next)->n_units;
   }
   return (tarni_run){.start = start, .end = end};
 }
@@ -371,7 +361,7 @@ static void fit_at_units(tarn_heap *heap, const tarni_search *search, const tarn
   while ((unit = tarni_bitset_run(&heap->open, &heap->barred, unit, n)) != TARNI_BITSET_NONE) {
     const uint64_t place = heap->places[unit].first;
     const tarni_phys *chunk = chunk_at(heap, place);
-    const bool is_head = !is_whole(chunk, heap) && unit - place < chunk->open_head;
+    const bool is_head = !is_whole(chunk, heap) && unit - place < units_in(heap, chunk->head);
     if (heap->places[place].number >= fit->number ||
         (is_head && (place == first || heap->units[place - 1] == 0))) {
       unit++;
@@ -413,7 +403,7 @@ uint64_t tarni_part_locked(const tarn_heap *heap, const tarni_search *search,
     const uint64_t to = tarni_min(extent->offset + extent->size, end) - home;
     const uint64_t start = tarni_align_up(from, need->least);
     if (extent->kind == TARNI_EXTENT_FREE && start + need->size <= to &&
-        is_usable(heap, search, extent)) {
+        tarni_is_usable_locked(heap, search, extent)) {
       return start;
     }
   }
@@ -488,7 +478,7 @@ tarni_run tarni_view_end_locked(tarn_heap *heap, const tarni_search *search, uin
       break;
     }
     const uint64_t end = (unit + chunk_at(heap, unit)->n_units) * heap->unit;
-    if (!chunk_at(heap, unit)->has_tail || end + room > heap->size) {
+    if (chunk_at(heap, unit)->tail == 0 || end + room > heap->size) {
       continue;
     }
     const tarni_run run = run_at(heap, search, unit);
