@@ -4,6 +4,7 @@
  * nothing until it is written; no size or address is too large to be refused. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -443,6 +444,81 @@ static void exported_memory_is_the_same(void) {
   close_device(0);
 }
 
+/* ---- A process that has all mappings it may have ---- */
+
+enum { MAX_MAPPINGS = 1 << 17, MAX_PAGES = 64 };
+
+static uint64_t mappings_allowed(void) {
+  char text[32];
+  FILE *file = fopen("/proc/sys/vm/max_map_count", "r");
+  const bool is_read = file != NULL && fgets(text, sizeof(text), file) != NULL;
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  return is_read ? strtoull(text, NULL, 10) : UINT64_MAX;
+}
+
+/* Maps a chunk at every other granule as long as that works. Returns how often it did. */
+static uint64_t map_until_refused(tarn_ptr base, uint64_t n_most, tarni_chunk chunk) {
+  uint64_t n = 0;
+  for (tarn_status status = TARN_OK; status == TARN_OK && n < n_most;) {
+    const tarn_ptr at = base + 2 * n * granule;
+    CHECK_OK(tarni_port_map(port, at, granule, chunk));
+    status = tarni_port_access(port, at, granule);
+    if (status == TARN_OK) {
+      n++;
+    } else {
+      CHECK_STATUS(status, TARN_HOST_MEMORY);
+      CHECK_OK(tarni_port_unmap(port, at, granule));
+    }
+  }
+  return n;
+}
+
+/* Takes what mappings are left, each unlike the one before, so that no two become one. */
+static int take_the_rest(void *pages[MAX_PAGES]) {
+  for (int n = 0; n < MAX_PAGES; n++) {
+    const int protection = n % 2 == 0 ? PROT_READ : PROT_NONE;
+    pages[n] = mmap(NULL, (size_t)getpagesize(), protection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages[n] == MAP_FAILED) {
+      return n;
+    }
+  }
+  return MAX_PAGES;
+}
+
+static void unmapping_takes_no_mapping(void) {
+  const uint64_t n_most = mappings_allowed() / 2 + 2;
+  void *pages[MAX_PAGES];
+  tarn_ptr base;
+  tarni_chunk chunk;
+  if (n_most > MAX_MAPPINGS) {
+    test_skip("the process may have too many mappings to take them all (vm.max_map_count)");
+    return;
+  }
+  if (!test_has_addresses(2 * n_most * granule)) {
+    return;
+  }
+  REQUIRE(open_device("sim:1G"));
+  REQUIRE_OK(tarni_port_create(port, granule, &chunk));
+  REQUIRE_OK(tarni_port_reserve(port, 2 * n_most * granule, 0, &base));
+  const uint64_t n = map_until_refused(base, n_most, chunk);
+  const int n_pages = take_the_rest(pages);
+  uint64_t n_unmapped = 0;
+  for (uint64_t i = 0; i < n; i++) {
+    n_unmapped += tarni_port_unmap(port, base + 2 * i * granule, granule) == TARN_OK;
+  }
+  for (int i = 0; i < n_pages; i++) {
+    (void)munmap(pages[i], (size_t)getpagesize());
+  }
+  CHECK(n < n_most);
+  CHECK(n_pages < MAX_PAGES);
+  CHECK_EQ(n_unmapped, n);
+  CHECK_OK(tarni_port_unreserve(port, base, 2 * n_most * granule));
+  CHECK_OK(tarni_port_release(port, chunk));
+  close_device(0);
+}
+
 static const test_case cases[] = {
     {"aliases share bytes", aliases_share_bytes},
     {"what is not there faults", what_is_not_there_faults},
@@ -457,6 +533,7 @@ static const test_case cases[] = {
     {"copies into registered memory", copies_into_registered_memory},
     {"ranges over two reservations", ranges_over_two_reservations},
     {"exported memory is the same", exported_memory_is_the_same},
+    {"unmapping takes no mapping", unmapping_takes_no_mapping},
 };
 
 TEST_MAIN(cases)

@@ -16,7 +16,10 @@
 #include "base/bits.h"
 #include "port/sim/sim.h"
 
-enum { BYTES_PAGES = 512 }; /* that are asked for at a time */
+enum {
+  BYTES_PAGES = 512,  /* that are asked for at a time */
+  BYTES_BALLAST = 17, /* pages that are mappings of their own, each unlike the next one */
+};
 
 static void *raw_mmap(void *address, uint64_t size, int protection, int flags, int file,
                       uint64_t offset) {
@@ -90,16 +93,53 @@ bool tarni_sim_bytes_unreserve(void *address, uint64_t size) {
   return syscall(SYS_munmap, address, size) == 0;
 }
 
+/* ---- Mappings ---- */
+
+/* A process that has all mappings it may have can make none, and that is how one is taken away
+ * whose addresses stay reserved. So some are kept that are of no use, and thrown off then. */
+static void *ballast;
+
+static bool ballast_drop(void) {
+  void *dropped = __atomic_exchange_n(&ballast, NULL, __ATOMIC_ACQ_REL);
+  return dropped != NULL &&
+         syscall(SYS_munmap, dropped, BYTES_BALLAST * tarni_sim_bytes_page()) == 0;
+}
+
+/* False: there is no room for it. */
+static bool ballast_make(void) {
+  const uint64_t page = tarni_sim_bytes_page();
+  if (__atomic_load_n(&ballast, __ATOMIC_ACQUIRE) != NULL) {
+    return true;
+  }
+  char *made = reserve_anywhere(BYTES_BALLAST * page);
+  bool is_made = made != NULL;
+  for (uint64_t i = 1; is_made && i < BYTES_BALLAST; i += 2) {
+    is_made = syscall(SYS_mprotect, made + i * page, page, PROT_READ) == 0;
+  }
+  void *expected = NULL;
+  const bool is_kept = is_made && __atomic_compare_exchange_n(&ballast, &expected, made, false,
+                                                              __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+  if (made != NULL && !is_kept) {
+    (void)syscall(SYS_munmap, made, BYTES_BALLAST * page);
+  }
+  return is_made;
+}
+
 bool tarni_sim_bytes_map(void *address, uint64_t size, int file, uint64_t offset) {
-  return !tarni_sim_store_strikes() && raw_mmap(address, size, PROT_READ | PROT_WRITE,
-                                                MAP_SHARED | MAP_FIXED, file, offset) == address;
+  return !tarni_sim_store_strikes() && ballast_make() &&
+         raw_mmap(address, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, offset) ==
+             address;
+}
+
+static bool reserve_again(void *address, uint64_t size) {
+  return raw_mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+                  -1, 0) == address;
 }
 
 /* The range stays reserved. */
 bool tarni_sim_bytes_unmap(void *address, uint64_t size) {
   return !tarni_sim_store_strikes() &&
-         raw_mmap(address, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-                  -1, 0) == address;
+         (reserve_again(address, size) || (ballast_drop() && reserve_again(address, size)));
 }
 
 void tarni_sim_bytes_discard(int file, uint64_t offset, uint64_t size) {
