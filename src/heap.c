@@ -59,6 +59,8 @@ static bool metadata_open(tarn_heap *heap) {
   heap->begins = tarni_sparse_make(n_pages(heap) * sizeof(*heap->begins));
   heap->units = tarni_sparse_make(n_units(heap) * sizeof(*heap->units));
   heap->places = tarni_sparse_make(n_units(heap) * sizeof(*heap->places));
+  heap->pasts = tarni_sparse_make(n_units(heap) * sizeof(*heap->pasts));
+  heap->hints = tarni_sparse_make(tarni_hints_bytes());
   heap->n_seams = tarni_sparse_make(n_units(heap) * sizeof(*heap->n_seams));
   heap->extents = tarni_sparse_make(heap->max_extents * sizeof(*heap->extents));
   heap->chunks = tarni_sparse_make(heap->max_chunks * sizeof(*heap->chunks));
@@ -77,8 +79,9 @@ static bool metadata_open(tarn_heap *heap) {
                         tarni_bitset_open(&heap->stale, heap->max_chunks);
   return has_idle && has_open && heap->states != NULL && heap->links != NULL &&
          heap->pages != NULL && heap->begins != NULL && heap->units != NULL &&
-         heap->places != NULL && heap->n_seams != NULL && heap->extents != NULL &&
-         heap->chunks != NULL && tarni_extents_open(heap);
+         heap->places != NULL && heap->pasts != NULL && heap->hints != NULL &&
+         heap->n_seams != NULL && heap->extents != NULL && heap->chunks != NULL &&
+         tarni_extents_open(heap);
 }
 
 static void metadata_close(tarn_heap *heap) {
@@ -102,6 +105,8 @@ static void metadata_close(tarn_heap *heap) {
   tarni_bitset_close(&heap->seams);
   tarni_bitset_close(&heap->stale);
   tarni_sparse_free(heap->places, n_units(heap) * sizeof(*heap->places));
+  tarni_sparse_free(heap->pasts, n_units(heap) * sizeof(*heap->pasts));
+  tarni_sparse_free(heap->hints, tarni_hints_bytes());
   tarni_sparse_free(heap->n_seams, n_units(heap) * sizeof(*heap->n_seams));
   tarni_sparse_free(heap->extents, heap->max_extents * sizeof(*heap->extents));
   tarni_sparse_free(heap->chunks, heap->max_chunks * sizeof(*heap->chunks));

@@ -23,6 +23,7 @@ static void units_set(tarn_heap *heap, const tarni_phys *chunk, uint32_t unit, t
     heap->places[i] = (tarni_place){.first = value != 0 ? unit : 0};
     (value != 0 ? tarni_bitset_add : tarni_bitset_remove)(&heap->placed, i);
   }
+  heap->pasts[unit] = (tarni_past){0};
 }
 
 static uint32_t *place_link(tarn_heap *heap, tarni_phys *chunk, uint32_t unit) {
@@ -81,11 +82,11 @@ void tarni_places_note_locked(tarn_heap *heap, uint64_t offset, uint64_t size,
   const uint64_t last = tarni_unit_of(heap, offset + size - 1);
   for (uint64_t unit = tarni_unit_of(heap, offset); unit <= last;) {
     const uint32_t first = heap->places[unit].first;
-    tarni_place *place = &heap->places[first];
+    tarni_past *past = &heap->pasts[first];
     tarni_order open = {0}; /* without what is complete by now */
-    (void)tarni_order_unite_open_locked(heap, &open, &place->order);
-    place->is_unsure = place->is_unsure || !tarni_order_unite_open_locked(heap, &open, order);
-    place->order = open;
+    (void)tarni_order_unite_open_locked(heap, &open, &past->order);
+    past->is_unsure = past->is_unsure || !tarni_order_unite_open_locked(heap, &open, order);
+    past->order = open;
     unit = first + heap->chunks[heap->units[unit]].n_units;
   }
 }
@@ -127,11 +128,11 @@ bool tarni_places_forget_locked(tarn_heap *heap, tarni_index index) {
 
 static bool place_drop(tarn_heap *heap, tarni_index index, uint32_t unit,
                        const tarni_order *order) {
-  const tarni_place *place = &heap->places[unit];
-  if (order == NULL && place->is_unsure) {
+  const tarni_past *past = &heap->pasts[unit];
+  if (order == NULL && past->is_unsure) {
     return false;
   }
-  const tarni_order waits = order != NULL ? *order : place->order;
+  const tarni_order waits = order != NULL ? *order : past->order;
   const tarni_index taken =
       alias_take(heap, unit * heap->unit, tarni_chunk_bytes(heap, &heap->chunks[index]));
   if (taken != 0) {

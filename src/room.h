@@ -133,6 +133,14 @@ uint64_t tarni_head_locked(const tarn_heap *heap, const tarni_search *search,
                            const tarni_phys *chunk);
 uint64_t tarni_tail_locked(const tarn_heap *heap, const tarni_search *search,
                            const tarni_phys *chunk);
+/* Whether a chunk of large blocks is in the hands of small ones, and has to be left alone. */
+static inline bool tarni_is_borrowed(const tarn_heap *heap, const tarni_search *search,
+                                     const tarni_phys *chunk) {
+  return chunk->n_small != 0 && chunk->first_unit >= tarni_unit_of(heap, heap->small_end) &&
+         !search->is_urgent;
+}
+/* The number of the youngest place that a window has. */
+uint64_t tarni_youngest_locked(const tarn_heap *heap, uint64_t start, uint64_t end);
 /* Where in a chunk, from its beginning, a part is free that holds what is needed; UINT64_MAX:
  * nowhere. */
 uint64_t tarni_part_locked(const tarn_heap *heap, const tarni_search *search,
@@ -163,6 +171,14 @@ void tarni_lent_return_locked(tarn_heap *heap, tarni_index first, const tarni_or
 /* Gives the extent of a slab in a view back, in this order; NULL: one that is BUSY, and has not
  * become a slab. */
 void tarni_view_leave_locked(tarn_heap *heap, tarni_index index, const tarni_order *order);
+
+/* ---- hint.c: where in views blocks of a size have lain ---- */
+uint64_t tarni_hints_bytes(void); /* of the table */
+/* A slab has left a window. */
+void tarni_hint_note_locked(tarn_heap *heap, uint64_t start, uint64_t size);
+/* Where one begins that is free, and may be had by the lane; UINT64_MAX: nowhere. */
+uint64_t tarni_hint_find_locked(const tarn_heap *heap, const tarni_search *search,
+                                const tarni_need *need);
 
 /* ---- join.c: new views ---- */
 /* Maps what is free elsewhere side by side. If it is not enough, *more is what has to be made for

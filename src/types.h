@@ -145,10 +145,17 @@ typedef struct tarni_phys {
 typedef struct tarni_place { /* by the units of a place; but for `first`, by its first one */
   uint32_t first;            /* the first unit of the place */
   uint32_t next;             /* of the same chunk, the next higher one: its first unit + 1, or 0 */
-  bool is_unsure;            /* what used it needs more than an order can name */
   uint64_t number;           /* the how-manieth place of the heap it is */
-  tarni_order order;         /* of the slabs that were here: then it may be unmapped */
 } tarni_place;
+
+typedef struct tarni_past { /* of a place, by its first unit; apart: lists of places are walked */
+  bool is_unsure;           /* what used it needs more than an order can name */
+  tarni_order order;        /* of the slabs that were here: then it may be unmapped */
+} tarni_past;
+
+typedef struct tarni_hint { /* a window in views where a block has lain (hint.c) */
+  uint64_t start, size;     /* offset, bytes; 0: there was none */
+} tarni_hint;
 
 /* What an allocation needs: room for a slab or a large block. */
 typedef struct tarni_need {
@@ -472,6 +479,8 @@ struct tarn_heap {
   tarni_index *begins; /* for granules of the heap the extent that begins there, if one does */
   tarni_index *units;  /* for each unit the chunk that has a place there, else 0 */
   tarni_place *places;
+  tarni_past *pasts;
+  tarni_hint *hints;
   tarni_extent *extents;
   tarni_phys *chunks;
   uint32_t max_extents, max_chunks, max_lanes;

@@ -21,8 +21,9 @@
 #include "room.h"
 
 enum {
-  VIEW_ROWS = 256, /* the last ones: whether they can go on */
-  VIEW_WALK = 16,  /* extents in use in a row, before the next free one is looked up */
+  VIEW_ROWS = 256,  /* the last ones: whether they can go on */
+  VIEW_WALK = 16,   /* extents in use in a row, before the next free one is looked up */
+  VIEW_MANY = 8192, /* places that are no homes: with fewer a search is as fast as a hint */
 };
 
 /* ---- The ends of chunks ---- */
@@ -168,9 +169,7 @@ void tarni_ends_update_locked(tarn_heap *heap) {
 static uint64_t end_of(const tarn_heap *heap, const tarni_search *search, const tarni_phys *chunk,
                        bool is_tail) {
   const uint32_t granules = is_tail ? chunk->tail : chunk->head;
-  const bool is_borrowed =
-      chunk->n_small != 0 && chunk->first_unit >= tarni_unit_of(heap, heap->small_end);
-  if (granules == 0 || chunk->refused == search->number || (is_borrowed && !search->is_urgent)) {
+  if (granules == 0 || chunk->refused == search->number || tarni_is_borrowed(heap, search, chunk)) {
     return 0;
   }
   if (!chunk->is_mixed && tarni_order_is_met_locked(heap, &chunk->order, search->lane)) {
@@ -245,6 +244,9 @@ void tarni_view_leave_locked(tarn_heap *heap, tarni_index index, const tarni_ord
   const tarni_extent *extent = tarni_extent_at(heap, index);
   if (order != NULL) {
     tarni_places_note_locked(heap, extent->offset, extent->size, order);
+    if (extent->offset >= heap->large_end) {
+      tarni_hint_note_locked(heap, extent->offset, extent->size);
+    }
   }
   tarni_lent_return_locked(heap, extent->lent, order);
   tarni_extent_give_locked(heap, index, TARNI_EXTENT_ALIAS, NULL);
@@ -297,8 +299,7 @@ static tarni_run run_at(tarn_heap *heap, const tarni_search *search, uint64_t un
 
 /* ---- Views that are there ---- */
 
-/* The number of the youngest place that a window has. */
-static uint64_t youngest_of(const tarn_heap *heap, uint64_t start, uint64_t end) {
+uint64_t tarni_youngest_locked(const tarn_heap *heap, uint64_t start, uint64_t end) {
   uint64_t number = 0;
   for (uint64_t unit = tarni_unit_of(heap, start); unit * heap->unit < end;) {
     const uint64_t first = heap->places[unit].first;
@@ -333,7 +334,7 @@ static uint64_t fit_try(tarn_heap *heap, const tarni_search *search, const tarni
                         uint64_t unit, view_fit *fit) {
   const tarni_run run = run_at(heap, search, unit);
   const uint64_t start = tarni_align_up(run.start, need->least), end = start + need->size;
-  const uint64_t number = end <= run.end ? youngest_of(heap, start, end) : UINT64_MAX;
+  const uint64_t number = end <= run.end ? tarni_youngest_locked(heap, start, end) : UINT64_MAX;
   if (number < fit->number) {
     *fit = (view_fit){.start = start, .number = number};
   }
@@ -450,11 +451,22 @@ uint64_t tarni_view_fit_locked(tarn_heap *heap, const tarni_search *search,
                                         : fit_in_views(heap, search, need);
 }
 
+/* Where a block of this size has lain before, if that is faster to find out than by a search. */
+static tarni_index hint_take(tarn_heap *heap, const tarni_search *search, const tarni_need *need) {
+  const bool may = need->zone != TARNI_ZONE_SMALL && heap->n_aliases >= VIEW_MANY;
+  const uint64_t start = may ? tarni_hint_find_locked(heap, search, need) : UINT64_MAX;
+  return start != UINT64_MAX ? view_take(heap, search, start, need->size) : 0;
+}
+
 tarni_index tarni_view_find_locked(tarn_heap *heap, tarni_search *search, const tarni_need *need) {
   tarn_assert(!search->may_steal && "nothing is waited for here");
-  tarni_ends_update_locked(heap);
   search->number = ++heap->n_searches;
   search->is_urgent = need->is_short;
+  const tarni_index known = hint_take(heap, search, need);
+  if (known != 0) {
+    return known;
+  }
+  tarni_ends_update_locked(heap);
   for (uint64_t refused = 0;; refused = search->number) {
     const uint64_t start = tarni_view_fit_locked(heap, search, need);
     if (start == UINT64_MAX) {

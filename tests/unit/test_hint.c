@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Hints: a window where a block of a size has lain is found again, if it is free as a whole and
+ * still there. */
+#include "room.h"
+#include "support/rig.h"
+#include "support/test.h"
+
+enum { MIB = 1 << 20, N = 16, WHOLE = 8 };
+
+typedef struct scene {
+  rig r;
+  rig_block wholes[N]; /* each has a chunk of its own */
+} scene;
+
+static void collect_all(scene *s) {
+  tarni_lock_acquire(&s->r.heap->lock);
+  tarni_cache_empty_all_locked(s->r.heap, 0, false);
+  tarni_slab_collect_all_locked(s->r.heap);
+  tarni_lock_release(&s->r.heap->lock);
+}
+
+static void give(scene *s, rig_block *block) {
+  CHECK_OK(rig_free(&s->r, block, s->r.streams[0]));
+  collect_all(s);
+}
+
+/* Blocks with a chunk each, of which every second one is free; and no memory besides. */
+static bool scene_open(scene *s) {
+  *s = (scene){0};
+  if (!rig_open(&s->r, "sim:16G", NULL, 2)) {
+    return false;
+  }
+  for (int i = 0; i < N; i++) {
+    CHECK_OK(rig_alloc(&s->r, WHOLE * MIB, s->r.streams[0], &s->wholes[i]));
+  }
+  CHECK_OK(tarn_heap_set_limit(s->r.heap, N * WHOLE * MIB));
+  for (int i = 0; i < N; i += 2) {
+    give(s, &s->wholes[i]);
+  }
+  return !test_case_failed();
+}
+
+static void scene_close(scene *s) {
+  for (int i = 0; i < N; i++) {
+    if (s->wholes[i].address != 0) {
+      give(s, &s->wholes[i]);
+    }
+  }
+  CHECK(rig_is_sound(&s->r));
+  rig_close(&s->r);
+}
+
+/* A block in a view: no chunk has room for it. */
+static rig_block view_get(scene *s, uint64_t bytes) {
+  rig_block block = {0};
+  CHECK_OK(rig_alloc(&s->r, bytes, s->r.streams[0], &block));
+  CHECK(block.address - s->r.heap->base >= s->r.heap->large_end);
+  return block;
+}
+
+static uint64_t hint_of(scene *s, uint64_t bytes, uint64_t alignment, bool is_urgent) {
+  tarn_heap *heap = s->r.heap;
+  tarni_lock_acquire(&heap->lock);
+  const tarni_search search = {.lane = 1, .is_urgent = is_urgent, .number = ++heap->n_searches};
+  const tarni_need need = {.lane = 1,
+                           .zone = TARNI_ZONE_LARGE,
+                           .size = bytes,
+                           .alignment = alignment,
+                           .least = alignment};
+  const uint64_t start = tarni_hint_find_locked(heap, &search, &need);
+  tarni_lock_release(&heap->lock);
+  return start;
+}
+
+static void found_where_it_was(void) {
+  static scene s;
+  REQUIRE(scene_open(&s));
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, false), UINT64_MAX);
+  rig_block block = view_get(&s, 24 * MIB);
+  const uint64_t start = block.address - s.r.heap->base;
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, false), UINT64_MAX); /* it is live */
+  give(&s, &block);
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, false), start);
+  CHECK_EQ(hint_of(&s, 22 * MIB, TARNI_GRANULE, false), UINT64_MAX);     /* of another size */
+  CHECK_EQ(hint_of(&s, 24 * MIB, (uint64_t)1 << 40, false), UINT64_MAX); /* nor is it aligned */
+  scene_close(&s);
+}
+
+/* One chunk is in use at its home, or all places are gone: there is no window any more. */
+static void checked_before_it_is_told(void) {
+  static scene s;
+  REQUIRE(scene_open(&s));
+  rig_block block = view_get(&s, 24 * MIB);
+  const uint64_t start = block.address - s.r.heap->base;
+  give(&s, &block);
+  CHECK_OK(rig_alloc(&s.r, 2 * MIB, s.r.streams[0], &block)); /* on the lowest chunk */
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, false), UINT64_MAX);
+  give(&s, &block);
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, false), start);
+  tarni_lock_acquire(&s.r.heap->grow);
+  (void)tarni_chunk_unalias_grow(s.r.heap);
+  tarni_lock_release(&s.r.heap->grow);
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, false), UINT64_MAX);
+  scene_close(&s);
+}
+
+/* What another stream has freed is not the lane's. */
+static void only_for_who_may_have_it(void) {
+  static scene s;
+  REQUIRE(scene_open(&s));
+  rig_block block = view_get(&s, 24 * MIB);
+  CHECK_OK(rig_free(&s.r, &block, s.r.streams[1]));
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, false), UINT64_MAX);
+  scene_close(&s);
+}
+
+/* Chunks that small blocks have borrowed are theirs, unless memory is short. */
+static void borrowed_is_left_alone(void) {
+  static scene s;
+  REQUIRE(scene_open(&s));
+  rig_block block = view_get(&s, 24 * MIB);
+  const uint64_t start = block.address - s.r.heap->base;
+  tarn_heap *heap = s.r.heap;
+  tarni_phys *chunk = &heap->chunks[heap->units[tarni_unit_of(heap, start)]];
+  give(&s, &block);
+  chunk->n_small++;
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, false), UINT64_MAX);
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, true), start);
+  chunk->n_small--;
+  scene_close(&s);
+}
+
+/* Several windows of a size that are free: that of which all places were there first. And of those
+ * that were left, the last four are known. */
+static void the_oldest_of_several(void) {
+  enum { SIZE = 16, N_VIEWS = 4 };
+  static scene s;
+  REQUIRE(scene_open(&s));
+  rig_block blocks[N_VIEWS];
+  for (int i = 0; i < N_VIEWS; i++) {
+    blocks[i] = view_get(&s, SIZE * MIB);
+  }
+  const uint64_t oldest = blocks[0].address - s.r.heap->base;
+  for (int i = 0; i < N_VIEWS; i++) {
+    CHECK_OK(rig_free(&s.r, &blocks[i], s.r.streams[0]));
+  }
+  collect_all(&s);
+  CHECK_EQ(hint_of(&s, SIZE * MIB, TARNI_GRANULE, false), oldest);
+  tarni_lock_acquire(&s.r.heap->lock);
+  tarni_hint_note_locked(s.r.heap, s.r.heap->large_end + 64 * (uint64_t)MIB, SIZE * MIB);
+  tarni_lock_release(&s.r.heap->lock);
+  CHECK(hint_of(&s, SIZE * MIB, TARNI_GRANULE, false) != UINT64_MAX);
+  CHECK(hint_of(&s, SIZE * MIB, TARNI_GRANULE, false) != oldest);
+  scene_close(&s);
+}
+
+static const test_case cases[] = {
+    {"found where it was", found_where_it_was},
+    {"checked before it is told", checked_before_it_is_told},
+    {"only for who may have it", only_for_who_may_have_it},
+    {"borrowed is left alone", borrowed_is_left_alone},
+    {"the oldest of several", the_oldest_of_several},
+};
+
+TEST_MAIN(cases)
