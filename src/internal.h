@@ -285,6 +285,8 @@ void tarni_lane_settle_locked(tarn_heap *heap, tarni_index lane);
 
 /* A chunk was mapped elsewhere, at a price, so that no memory had to be made. */
 void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes);
+/* Mappings that nothing uses had to go, since there were too many. */
+void tarni_rest_drop_locked(tarn_heap *heap);
 /* What the heap may hold above its slack, if that is to be made next. */
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more);
 /* More is used than ever, perhaps, but for what is in bins. */

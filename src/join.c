@@ -428,6 +428,7 @@ static tarn_status join_run(tarn_heap *heap, join *at, const tarni_need *need, t
   if (!is_planned && at->is_blocked && tarni_chunk_unalias_grow(heap)) {
     at->is_blocked = false;
     tarni_lock_acquire(&heap->lock);
+    tarni_rest_drop_locked(heap);
     is_planned = join_plan_locked(heap, at, need, chunks, more);
     tarni_lock_release(&heap->lock);
   }

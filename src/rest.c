@@ -5,7 +5,9 @@
  * mappings than there may be, would map chunks elsewhere for ever. Such a move takes about as long
  * as making a chunk. So moves earn memory, which the heap may hold above its slack (grow.c): not
  * for those of a program until it is at rest, and not where they are rare; and only as long as
- * there is room for others, for captures, and for what the program will need.
+ * there is room for others, for captures, and for what the program will need. Where it needs more
+ * mappings than there may be, and all that are of no use at the time had to go, it may hold yet
+ * more: it would come to the same point again.
  *
  * Likewise with slabs that are collected and made again, for ever, to save memory in a heap that
  * holds more than is used all the same. Once so many were collected, a heap that holds more than
@@ -23,6 +25,9 @@ enum {
   REST_SLABS = 64,      /* slabs that are made for each move where moves are rare */
   REST_EARN = 32,       /* bytes that move for each that is earned, */
   REST_SHARE = 4,       /* up to this part of the peak, and with this part of the limit left */
+  REST_DROP_SHARE = 16, /* and by this part of it more each time that mappings had to go, */
+  REST_MAX_DROPS = 4,   /* up to so many times, */
+  REST_DROP_ROOM = 2,   /* with this part of the limit left */
   REST_EASE_SHARE = 16, /* eased is what holds more than the peak and this part of it, */
   REST_EASE_MOST = 8,   /* but makes no more than so many of these parts, */
   REST_EASE_MORE = 4,   /* and up to so many besides, for what is collected at these bounds, */
@@ -132,8 +137,15 @@ void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes) {
   ease_try(heap, bytes, n_made);
 }
 
+void tarni_rest_drop_locked(tarn_heap *heap) {
+  heap->rest.n_drops += heap->rest.n_drops < REST_MAX_DROPS;
+}
+
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more) {
-  return has_room(heap, more, REST_SHARE)
-             ? tarni_min(heap->rest.earned_bytes, heap->used_peak_bytes / REST_SHARE)
-             : 0;
+  const uint64_t peak = heap->used_peak_bytes, earned = heap->rest.earned_bytes;
+  const uint64_t besides = heap->rest.n_drops * (peak / REST_DROP_SHARE);
+  if (has_room(heap, more, REST_DROP_ROOM)) {
+    return tarni_min(earned, peak / REST_SHARE + besides);
+  }
+  return has_room(heap, more, REST_SHARE) ? tarni_min(earned, peak / REST_SHARE) : 0;
 }

@@ -182,6 +182,7 @@ static tarn_status grow_unmapped(shortage *at, bool may_steal) {
   bool may_help = tarni_chunk_unalias_grow(heap);
   tarni_lock_acquire(&heap->lock);
   if (heap->n_aliases < n && heap->is_map_refused) {
+    tarni_rest_drop_locked(heap);
     heap->max_aliases = (uint32_t)tarni_max(fewer, SHORTAGE_LEAST_ALIASES);
   }
   tarni_lock_release(&heap->lock);

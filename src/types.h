@@ -376,6 +376,7 @@ typedef struct tarni_rest {
   uint64_t n_unseen;     /* or so many slabs made, since caches' bins are out of sight */
   uint64_t n_eased;      /* units that have moved while it was eased, less some for slabs made */
   uint32_t n_tries;      /* how often that was given up */
+  uint32_t n_drops;      /* how often mappings had to go, since there were too many */
 } tarni_rest;
 
 typedef struct tarni_hoard { /* of what other streams have freed (hoard.c) */
