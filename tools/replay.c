@@ -297,10 +297,11 @@ static bool read_seed(const char *text, replay_plan *plan) {
   if (!tool_read_number("--seed", text, 0, UINT64_MAX, &plan->seed)) {
     return false;
   }
-  const bool is_whole = plan->device != NULL && strncmp(plan->device, "sim:", 4) == 0;
+  const char *device = plan->device != NULL ? plan->device : getenv("TARN_DEVICE");
+  const bool is_whole = device != NULL && strncmp(device, "sim:", 4) == 0;
   if (is_whole) {
-    (void)fprintf(stderr, "tarn: --seed does not change '%s': --device %s,seed=%llu\n",
-                  plan->device, plan->device, (unsigned long long)plan->seed);
+    (void)fprintf(stderr, "tarn: --seed does not change '%s': --device %s,seed=%llu\n", device,
+                  device, (unsigned long long)plan->seed);
   }
   return !is_whole;
 }

@@ -229,6 +229,9 @@ static void replay_on_a_plain_device(void) {
                  trace_path);
   CHECK_EQ(run_tool_with("TARN_DEVICE=sim", arguments), 0);
   CHECK_HAS(output, "\"device\": \"sim:1G,seed=7\"");
+  CHECK_EQ(run_tool_with("TARN_DEVICE=sim:2G", arguments), 2);
+  CHECK_HAS(output, "--seed does not change 'sim:2G': --device sim:2G,seed=7");
+  (void)snprintf(arguments, sizeof(arguments), "replay --json --capacity 1G %s", trace_path);
   CHECK_EQ(run_tool_with("TARN_DEVICE=sim:2G", arguments), 0);
   CHECK_HAS(output, "\"device\": \"sim:2G\"");
   CHECK_EQ(remove(trace_path), 0);
