@@ -36,6 +36,14 @@ void tarni_hint_note_locked(tarn_heap *heap, uint64_t start, uint64_t size) {
   row[0] = (tarni_hint){.start = start, .size = size};
 }
 
+void tarni_hint_drop_locked(tarn_heap *heap, uint64_t start, uint64_t size) {
+  tarni_hint *row = row_of(heap, size);
+  for (uint32_t i = 0; i < HINT_WAYS; i++) {
+    const bool is = row[i].start == start && row[i].size == size;
+    row[i] = is ? (tarni_hint){0} : row[i];
+  }
+}
+
 /* Whether places are still there, and all that is behind them is free and may be had by the lane:
  * chunks that small blocks have borrowed are theirs. */
 static bool is_open(const tarn_heap *heap, const tarni_search *search, const tarni_hint *hint) {

@@ -176,6 +176,8 @@ void tarni_view_leave_locked(tarn_heap *heap, tarni_index index, const tarni_ord
 uint64_t tarni_hints_bytes(void); /* of the table */
 /* A slab has left a window. */
 void tarni_hint_note_locked(tarn_heap *heap, uint64_t start, uint64_t size);
+/* It is not to be had, though all of it is free: other places are there, with a chunk twice. */
+void tarni_hint_drop_locked(tarn_heap *heap, uint64_t start, uint64_t size);
 /* Where one begins that is free, and may be had by the lane; UINT64_MAX: nowhere. */
 uint64_t tarni_hint_find_locked(const tarn_heap *heap, const tarni_search *search,
                                 const tarni_need *need);

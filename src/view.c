@@ -452,10 +452,15 @@ uint64_t tarni_view_fit_locked(tarn_heap *heap, const tarni_search *search,
 }
 
 /* Where a block of this size has lain before, if that is faster to find out than by a search. */
-static tarni_index hint_take(tarn_heap *heap, const tarni_search *search, const tarni_need *need) {
+static tarni_index hint_take(tarn_heap *heap, tarni_search *search, const tarni_need *need) {
   const bool may = need->zone != TARNI_ZONE_SMALL && heap->n_aliases >= VIEW_MANY;
   const uint64_t start = may ? tarni_hint_find_locked(heap, search, need) : UINT64_MAX;
-  return start != UINT64_MAX ? view_take(heap, search, start, need->size) : 0;
+  const tarni_index index = start != UINT64_MAX ? view_take(heap, search, start, need->size) : 0;
+  if (start != UINT64_MAX && index == 0) { /* by now a chunk is there twice: nothing against it */
+    tarni_hint_drop_locked(heap, start, need->size);
+    search->number = ++heap->n_searches;
+  }
+  return index;
 }
 
 tarni_index tarni_view_find_locked(tarn_heap *heap, tarni_search *search, const tarni_need *need) {

@@ -155,12 +155,98 @@ static void the_oldest_of_several(void) {
   scene_close(&s);
 }
 
+/* What a heap with many places finds in views, without any driver call; not taken. */
+static uint64_t found_in_views(scene *s, uint64_t bytes) {
+  enum { MANY = 8192 };
+  tarn_heap *heap = s->r.heap;
+  const tarni_need need = {.lane = 1,
+                           .zone = TARNI_ZONE_LARGE,
+                           .size = bytes,
+                           .alignment = TARNI_GRANULE,
+                           .least = TARNI_GRANULE};
+  tarni_search search = {.lane = 1};
+  tarni_lock_acquire(&heap->lock);
+  heap->n_aliases += MANY; /* as if */
+  const tarni_index index = tarni_view_find_locked(heap, &search, &need);
+  const uint64_t start = index != 0 ? heap->extents[index].offset : UINT64_MAX;
+  if (index != 0) {
+    tarni_view_leave_locked(heap, index, NULL);
+  }
+  heap->n_aliases -= MANY;
+  tarni_lock_release(&heap->lock);
+  return start;
+}
+
+/* Notes windows that are not there, so that so many others are forgotten. */
+static void forget(scene *s, uint64_t bytes, int n) {
+  tarni_lock_acquire(&s->r.heap->lock);
+  for (int i = 0; i < n; i++) {
+    tarni_hint_note_locked(s->r.heap, s->r.heap->size - (uint64_t)(i + 1) * bytes, bytes);
+  }
+  tarni_lock_release(&s->r.heap->lock);
+}
+
+/* A hint is taken before a search would find an older window. */
+static void looked_at_first(void) {
+  static scene s;
+  REQUIRE(scene_open(&s));
+  rig_block first = view_get(&s, 16 * MIB), second = view_get(&s, 16 * MIB);
+  const uint64_t older = first.address - s.r.heap->base, known = second.address - s.r.heap->base;
+  give(&s, &first);
+  give(&s, &second);
+  CHECK_EQ(found_in_views(&s, 16 * MIB), older);
+  forget(&s, 16 * MIB, 3);
+  CHECK_EQ(found_in_views(&s, 16 * MIB), known);
+  scene_close(&s);
+}
+
+/* Chunks A, B, C and A again in a row, and A with others in the next one. In a window that is known
+ * from other places A would be twice: it is not to be had, but the next row is. */
+static void no_chunk_twice(void) {
+  enum { C = 0, B = N / 2 - 2, A = N / 2 - 1, N_OTHERS = 3 };
+  const uint64_t whole = WHOLE * (uint64_t)MIB;
+  static scene s;
+  REQUIRE(scene_open(&s));
+  rig_block row = view_get(&s, 3 * whole), homes[N / 2];
+  const uint64_t start = row.address - s.r.heap->base;
+  give(&s, &row);
+  for (int i = 0; i < N / 2; i++) {
+    CHECK_OK(rig_alloc(&s.r, whole, s.r.streams[0], &homes[i]));
+  }
+  for (int i = 1; i <= N_OTHERS; i++) {
+    give(&s, &homes[i]);
+  }
+  give(&s, &homes[A]);
+  row = view_get(&s, 4 * whole);
+  const uint64_t next = row.address - s.r.heap->base;
+  give(&s, &row);
+  for (int i = 1; i <= N_OTHERS; i++) {
+    CHECK_OK(rig_alloc(&s.r, whole, s.r.streams[0], &homes[i]));
+  }
+  give(&s, &homes[C]);
+  row = view_get(&s, 2 * whole);
+  CHECK_EQ(row.address - s.r.heap->base, start + 2 * whole); /* C and A */
+  give(&s, &row);
+  for (int i = 1; i <= B; i++) {
+    give(&s, &homes[i]);
+  }
+  forget(&s, 4 * whole, 4);
+  CHECK_EQ(found_in_views(&s, 4 * whole), next);
+  tarni_lock_acquire(&s.r.heap->lock);
+  tarni_hint_note_locked(s.r.heap, start, 4 * whole);
+  tarni_lock_release(&s.r.heap->lock);
+  CHECK_EQ(found_in_views(&s, 4 * whole), next);
+  scene_close(&s);
+}
+
 static const test_case cases[] = {
     {"found where it was", found_where_it_was},
     {"checked before it is told", checked_before_it_is_told},
     {"only for who may have it", only_for_who_may_have_it},
     {"borrowed is left alone", borrowed_is_left_alone},
     {"the oldest of several", the_oldest_of_several},
+    {"looked at first", looked_at_first},
+    {"no chunk twice", no_chunk_twice},
 };
 
 TEST_MAIN(cases)
