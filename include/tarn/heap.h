@@ -239,7 +239,8 @@ typedef struct tarn_heap_stats {
   uint64_t misses; /* of those allocations, not served by the thread's own cache; or, where blocks
                       are the driver's own allocations, new ones */
   uint64_t moved_chunks; /* chunks mapped at further addresses, so that no memory had to be made; a
-                            heap with tens of thousands of them may hold up to a quarter more */
+                            heap with tens of thousands of them may hold up to a quarter more, and
+                            up to half where there may not be as many mappings as it needs */
   uint64_t waits;        /* GPU-side waits between streams */
   /* Physical memory in blocks of any state, and its peak. The peak of live_bytes alone is not
    * counted: it would take a line of memory that all threads write. It is at most this one, and a
