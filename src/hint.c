@@ -24,6 +24,14 @@ uint64_t tarni_hints_bytes(void) {
   return sizeof(tarni_hint) * HINT_WAYS << HINT_ROWS_LOG2;
 }
 
+void tarni_hints_clear_locked(tarn_heap *heap) {
+  for (uint32_t i = 0; i < HINT_WAYS << HINT_ROWS_LOG2; i++) {
+    if (heap->hints[i].size != 0) { /* else it is not touched: perhaps it has no memory */
+      heap->hints[i] = (tarni_hint){0};
+    }
+  }
+}
+
 void tarni_hint_note_locked(tarn_heap *heap, uint64_t start, uint64_t size) {
   tarni_hint *row = row_of(heap, size);
   uint32_t last = 0;

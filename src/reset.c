@@ -75,6 +75,9 @@ static tarn_status reset_grow(tarn_heap *heap) {
   heap->tide = (tarni_tide){0};
   heap->rest = (tarni_rest){0};
   heap->hoard = (tarni_hoard){0};
+  if (heap->buckets == NULL) {
+    tarni_hints_clear_locked(heap);
+  }
   tarni_lock_release(&heap->lock);
   return tarni_fences_close(heap);
 }

@@ -174,6 +174,7 @@ void tarni_view_leave_locked(tarn_heap *heap, tarni_index index, const tarni_ord
 
 /* ---- hint.c: where in views blocks of a size have lain ---- */
 uint64_t tarni_hints_bytes(void); /* of the table */
+void tarni_hints_clear_locked(tarn_heap *heap);
 /* A slab has left a window. */
 void tarni_hint_note_locked(tarn_heap *heap, uint64_t start, uint64_t size);
 /* It is not to be had, though all of it is free: other places are there, with a chunk twice. */

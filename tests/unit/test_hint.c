@@ -26,11 +26,8 @@ static void give(scene *s, rig_block *block) {
 }
 
 /* Blocks with a chunk each, of which every second one is free; and no memory besides. */
-static bool scene_open(scene *s) {
-  *s = (scene){0};
-  if (!rig_open(&s->r, "sim:16G", NULL, 2)) {
-    return false;
-  }
+static bool scene_fill(scene *s) {
+  CHECK_OK(tarn_heap_set_limit(s->r.heap, 0));
   for (int i = 0; i < N; i++) {
     CHECK_OK(rig_alloc(&s->r, WHOLE * MIB, s->r.streams[0], &s->wholes[i]));
   }
@@ -39,6 +36,11 @@ static bool scene_open(scene *s) {
     give(s, &s->wholes[i]);
   }
   return !test_case_failed();
+}
+
+static bool scene_open(scene *s) {
+  *s = (scene){0};
+  return rig_open(&s->r, "sim:16G", NULL, 2) && scene_fill(s);
 }
 
 static void scene_close(scene *s) {
@@ -239,6 +241,26 @@ static void no_chunk_twice(void) {
   scene_close(&s);
 }
 
+/* A heap that was reset is as it was made: at the same addresses no window is known. */
+static void forgotten_by_reset(void) {
+  static scene s;
+  REQUIRE(scene_open(&s));
+  rig_block block = view_get(&s, 24 * MIB);
+  const uint64_t start = block.address - s.r.heap->base;
+  give(&s, &block);
+  for (int i = 1; i < N; i += 2) {
+    give(&s, &s.wholes[i]);
+  }
+  CHECK_OK(tarn_heap_reset(s.r.heap));
+  CHECK(scene_fill(&s));
+  block = view_get(&s, 32 * MIB);
+  CHECK_EQ(block.address - s.r.heap->base, start);
+  give(&s, &block);
+  CHECK_EQ(hint_of(&s, 32 * MIB, TARNI_GRANULE, false), start);
+  CHECK_EQ(hint_of(&s, 24 * MIB, TARNI_GRANULE, false), UINT64_MAX);
+  scene_close(&s);
+}
+
 static const test_case cases[] = {
     {"found where it was", found_where_it_was},
     {"checked before it is told", checked_before_it_is_told},
@@ -247,6 +269,7 @@ static const test_case cases[] = {
     {"the oldest of several", the_oldest_of_several},
     {"looked at first", looked_at_first},
     {"no chunk twice", no_chunk_twice},
+    {"forgotten by a reset", forgotten_by_reset},
 };
 
 TEST_MAIN(cases)
