@@ -57,27 +57,27 @@ static bool read_window(const char *text, uint64_t *begin, uint64_t *end) {
          *rest == '\0' && *begin < *end;
 }
 
-/* Takes the file's name out of argv and leaves the arguments with a dash. */
-static int take_path(const tool_command *command, int *argc, char **argv, const char **path) {
-  int n = 0;
-  for (int i = 0; i < *argc; i++) {
-    const bool has_value = strchr(argv[i], '=') == NULL && strcmp(argv[i], "--json") != 0 &&
-                           strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0;
-    if (argv[i][0] == '-') {
-      argv[n++] = argv[i];
-      if (has_value && i + 1 < *argc) {
-        argv[n++] = argv[++i];
-      }
-    } else if (*path == NULL) {
-      *path = argv[i];
-    } else {
-      (void)fprintf(stderr, "tarn plan: one file at a time, not '%s' and '%s'\nusage: tarn %s %s\n",
-                    *path, argv[i], command->name, command->arguments);
-      return TOOL_USAGE;
-    }
+/* Parses the words, of which one is a file. */
+static int parse_words(const tool_command *command, const tool_argument *arguments, size_t count,
+                       int argc, char **argv, const char **path) {
+  tool_files files = {.paths = calloc((size_t)argc + 1, sizeof(*files.paths))};
+  if (files.paths == NULL) {
+    (void)fprintf(stderr, "tarn: out of host memory\n");
+    return TOOL_FAILED;
   }
-  *argc = n;
-  return -1;
+  int result = tool_parse_files(command, arguments, count, argc, argv, &files);
+  if (result < 0 && files.count == 0) {
+    (void)fprintf(stderr, "tarn plan: a file is missing\nusage: tarn %s %s\n", command->name,
+                  command->arguments);
+    result = TOOL_USAGE;
+  } else if (result < 0 && files.count > 1) {
+    (void)fprintf(stderr, "tarn plan: one file at a time, not '%s' and '%s'\nusage: tarn %s %s\n",
+                  files.paths[0], files.paths[1], command->name, command->arguments);
+    result = TOOL_USAGE;
+  }
+  *path = files.paths[0];
+  free(files.paths);
+  return result;
 }
 
 static int read_arguments(const tool_command *command, int argc, char **argv,
@@ -91,17 +91,12 @@ static int read_arguments(const tool_command *command, int argc, char **argv,
       {"--capacity", &is_given[1], &capacity}, {"--window", &is_given[2], &window},
       {"--svg", &is_given[3], &given->svg},    {"--save", &is_given[4], &given->save},
       {"--load", &is_given[5], &given->load}};
-  int result = take_path(command, &argc, argv, &given->path);
-  result = result >= 0 ? result : tool_parse(command, arguments, 7, argc, argv);
+  const int result = parse_words(command, arguments, sizeof(arguments) / sizeof(arguments[0]), argc,
+                                 argv, &given->path);
   if (result >= 0) {
     return result;
   }
   given->window_end = UINT64_MAX;
-  if (given->path == NULL) {
-    (void)fprintf(stderr, "tarn plan: a file is missing\nusage: tarn %s %s\n", command->name,
-                  command->arguments);
-    return TOOL_USAGE;
-  }
   if (seconds != NULL && !read_seconds(seconds, &given->max_ns)) {
     return wrong_value("--seconds", seconds, "a number of seconds above 0");
   }

@@ -58,7 +58,8 @@ static bool take_trace(plan_job *job, trace *events) {
 char *plan_read_whole(const char *path, size_t *length) {
   char *text = NULL;
   size_t capacity = 0;
-  FILE *file = fopen(path, "rb");
+  const bool is_input = strcmp(path, "-") == 0;
+  FILE *file = is_input ? stdin : fopen(path, "rb");
   bool is_good = file != NULL;
   *length = 0;
   while (is_good) {
@@ -80,7 +81,7 @@ char *plan_read_whole(const char *path, size_t *length) {
     free(text);
     text = NULL;
   }
-  if (file != NULL) {
+  if (file != NULL && !is_input) {
     (void)fclose(file);
   }
   return text;
@@ -109,7 +110,7 @@ static bool load_trace(plan_job *job, const char *text, size_t length) {
 /* What a pipe gave cannot be read again. */
 static bool load_packed(plan_job *job) {
   struct stat about;
-  if (stat(job->path, &about) == 0 && !S_ISREG(about.st_mode)) {
+  if (strcmp(job->path, "-") == 0 || (stat(job->path, &about) == 0 && !S_ISREG(about.st_mode))) {
     (void)fprintf(stderr, "tarn: %s is packed, and no file: unpack it first (zcat)\n", job->path);
     return false;
   }

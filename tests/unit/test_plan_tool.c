@@ -182,6 +182,21 @@ static void the_axes_of_a_drawing(void) {
   take_down();
 }
 
+/* A dash is what comes in, a table or a trace; what is packed would have to be read twice. */
+static void what_comes_in(void) {
+  if (!set_up()) {
+    return;
+  }
+  CHECK_EQ(run_plan_after("cat a.csv |", "-"), 0);
+  CHECK_HAS(output, "-: 3 buffers");
+  CHECK_HAS(output, "height  150");
+  CHECK_EQ(run_plan_after("cat t.trace |", "--json -"), 0);
+  CHECK_HAS(output, "\"file\": \"-\", \"buffers\": 3");
+  CHECK_EQ(run_plan_after("gzip -c t.trace |", "-"), 1);
+  CHECK_HAS(output, "is packed, and no file");
+  take_down();
+}
+
 static void wrong_use(void) {
   if (!set_up()) {
     return;
@@ -189,6 +204,9 @@ static void wrong_use(void) {
   CHECK_EQ(run_plan(""), 2);
   CHECK_HAS(output, "a file is missing");
   CHECK_EQ(run_plan("a.csv b.csv"), 2);
+  CHECK_HAS(output, "one file at a time, not 'a.csv' and 'b.csv'");
+  CHECK_EQ(run_plan("--bogus a.csv"), 2);
+  CHECK_HAS(output, "'--bogus' is not an argument");
   CHECK_EQ(run_plan("--seconds never a.csv"), 2);
   CHECK_EQ(run_plan("--window 3:2 a.csv"), 2);
   CHECK_EQ(run_plan("--capacity 0 a.csv"), 2);
@@ -208,6 +226,7 @@ static const test_case cases[] = {
     {"a plan for every row", a_plan_for_every_row},
     {"a drawing of any name", a_drawing_of_any_name},
     {"the axes of a drawing", the_axes_of_a_drawing},
+    {"what comes in", what_comes_in},
     {"wrong use", wrong_use},
 };
 
