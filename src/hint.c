@@ -47,8 +47,9 @@ void tarni_hint_note_locked(tarn_heap *heap, uint64_t start, uint64_t size) {
 void tarni_hint_drop_locked(tarn_heap *heap, uint64_t start, uint64_t size) {
   tarni_hint *row = row_of(heap, size);
   for (uint32_t i = 0; i < HINT_WAYS; i++) {
-    const bool is = row[i].start == start && row[i].size == size;
-    row[i] = is ? (tarni_hint){0} : row[i];
+    if (row[i].start == start && row[i].size == size) {
+      row[i] = (tarni_hint){0};
+    }
   }
 }
 
