@@ -59,16 +59,12 @@ static bool is_open(const tarn_heap *heap, const tarni_search *search, const tar
   const uint64_t end = hint->start + hint->size;
   const tarni_extent *extent = &heap->extents[tarni_extent_containing_locked(heap, hint->start)];
   bool is = extent->kind == TARNI_EXTENT_ALIAS && extent->offset + extent->size >= end;
-  for (uint64_t at = hint->start; is && at < end;) {
-    const uint64_t unit = tarni_unit_of(heap, at);
-    const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
-    const uint64_t place = heap->places[unit].first * heap->unit;
-    const uint64_t stop = tarni_min(end, place + tarni_chunk_bytes(heap, chunk));
-    const uint64_t home = tarni_chunk_start(heap, chunk) + (at - place);
+  for (uint64_t start = hint->start; is && start < end;) {
+    const tarni_behind at = tarni_behind_locked(heap, start, end);
     tarni_order order;
-    is = !tarni_is_borrowed(heap, search, chunk) &&
-         tarni_range_is_free_locked(heap, home, home + (stop - at), search, &order);
-    at = stop;
+    is = !tarni_is_borrowed(heap, search, at.chunk) &&
+         tarni_range_is_free_locked(heap, at.home, at.home + at.size, search, &order);
+    start += at.size;
   }
   return is;
 }

@@ -159,6 +159,22 @@ tarni_run tarni_view_end_locked(tarn_heap *heap, const tarni_search *search, uin
  * has to be waited for besides. 0: it is not free, or no record is left. */
 tarni_index tarni_lend_locked(tarn_heap *heap, const tarni_search *search, uint64_t offset,
                               uint64_t size, tarni_order *waits);
+/* What lies behind addresses from the first one on, as far as its place goes. */
+typedef struct tarni_behind {
+  tarni_phys *chunk;
+  uint64_t home, size; /* offset, bytes */
+} tarni_behind;
+static inline tarni_behind tarni_behind_locked(const tarn_heap *heap, uint64_t start,
+                                               uint64_t end) {
+  const uint64_t unit = tarni_unit_of(heap, start);
+  tarni_phys *chunk = &heap->chunks[heap->units[unit]];
+  const uint64_t place = heap->places[unit].first * heap->unit;
+  return (tarni_behind){
+      .chunk = chunk,
+      .home = tarni_chunk_start(heap, chunk) + (start - place),
+      .size = tarni_min(end, place + tarni_chunk_bytes(heap, chunk)) - start,
+  };
+}
 /* Lends all that lies behind addresses with places, in address order, and appends it to a list. */
 bool tarni_lend_behind_locked(tarn_heap *heap, const tarni_search *search, uint64_t start,
                               uint64_t end, tarni_lent *lent);

@@ -212,18 +212,14 @@ tarni_index tarni_lend_locked(tarn_heap *heap, const tarni_search *search, uint6
 bool tarni_lend_behind_locked(tarn_heap *heap, const tarni_search *search, uint64_t start,
                               uint64_t end, tarni_lent *lent) {
   while (start < end) {
-    const uint64_t unit = tarni_unit_of(heap, start);
-    tarni_phys *chunk = &heap->chunks[heap->units[unit]];
-    const uint64_t place = heap->places[unit].first * heap->unit;
-    const uint64_t size = tarni_min(end, place + tarni_chunk_bytes(heap, chunk)) - start;
-    const uint64_t home = tarni_chunk_start(heap, chunk) + (start - place);
-    const tarni_index index = tarni_lend_locked(heap, search, home, size, &lent->waits);
+    const tarni_behind at = tarni_behind_locked(heap, start, end);
+    const tarni_index index = tarni_lend_locked(heap, search, at.home, at.size, &lent->waits);
     if (index == 0) {
-      chunk->refused = search->number;
+      at.chunk->refused = search->number;
       return false;
     }
     tarni_lent_add(heap, lent, index);
-    start += size;
+    start += at.size;
   }
   return true;
 }
