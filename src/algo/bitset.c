@@ -37,6 +37,20 @@ void tarni_bitset_remove(tarni_bitset *set, uint64_t i) {
   }
 }
 
+void tarni_bitset_fill(tarni_bitset *set, uint64_t start, uint64_t length, bool is) {
+  while (length != 0) {
+    const uint64_t word = start / 64, bit = start % 64;
+    const uint64_t n = tarni_min(length, 64 - bit);
+    const uint64_t mask = (n == 64 ? UINT64_MAX : ((uint64_t)1 << n) - 1) << bit;
+    const uint64_t group = (uint64_t)1 << word % 64;
+    set->words[word] = is ? set->words[word] | mask : set->words[word] & ~mask;
+    set->groups[word / 64] =
+        set->words[word] != 0 ? set->groups[word / 64] | group : set->groups[word / 64] & ~group;
+    start += n;
+    length -= n;
+  }
+}
+
 bool tarni_bitset_has(const tarni_bitset *set, uint64_t i) {
   return (set->words[i / 64] >> i % 64 & 1) != 0;
 }
@@ -133,10 +147,15 @@ uint64_t tarni_bitset_run(const tarni_bitset *in, const tarni_bitset *out, uint6
   uint64_t n = 0;
   int64_t at;
   for (uint64_t word = start / 64; word < in->n_words; word++) {
-    if (in->groups[word / 64] == 0) {
-      word |= 63; /* the last of a group without any */
+    const uint64_t words = bits_from(in->groups[word / 64], word % 64);
+    if (words == 0) {
+      word |= 63; /* the last of a group without any more */
       n = 0;
       continue;
+    }
+    if (tarni_low_bit(words) != word % 64) { /* those before it have none */
+      word = tarni_align_down(word, 64) + tarni_low_bit(words);
+      n = 0;
     }
     const uint64_t bits =
         bits_from(in->words[word] & ~out->words[word], word == start / 64 ? start % 64 : 0);

@@ -23,6 +23,8 @@ void tarni_bitset_close(tarni_bitset *set);
 
 void tarni_bitset_add(tarni_bitset *set, uint64_t i);
 void tarni_bitset_remove(tarni_bitset *set, uint64_t i);
+/* Adds or removes so many numbers from a start on. */
+void tarni_bitset_fill(tarni_bitset *set, uint64_t start, uint64_t length, bool is);
 bool tarni_bitset_has(const tarni_bitset *set, uint64_t i);
 
 /* The highest member below the limit, which is at most n; TARNI_BITSET_NONE: there is none. */

@@ -113,6 +113,27 @@ static void as_an_array_of_flags(void) {
 }
 
 /* Runs of one set without another, both with long runs and short ones. */
+static void ranges(void) {
+  static bool flags[N];
+  tarni_rng rng = {.state = 3};
+  tarni_bitset set;
+  REQUIRE(tarni_bitset_open(&set, N));
+  memset(flags, 0, sizeof(flags));
+  for (int i = 0; i < 2000; i++) {
+    const uint64_t start = tarni_rng_below(&rng, N);
+    const uint64_t most = i % 2 == 0 ? 8 : N; /* within a word, and over groups */
+    const uint64_t length = tarni_rng_below(&rng, (N - start < most ? N - start : most) + 1);
+    const bool is = tarni_rng_below(&rng, 2) != 0;
+    tarni_bitset_fill(&set, start, length, is);
+    memset(&flags[start], is, length);
+    const uint64_t at = tarni_rng_below(&rng, N + 1);
+    CHECK_EQ(tarni_bitset_from(&set, at), flags_from(flags, at));
+    CHECK_EQ(tarni_bitset_below(&set, at), flags_below(flags, at));
+    CHECK_EQ(tarni_bitset_gap(&set, at, 40), flags_gap(flags, at, 40));
+  }
+  tarni_bitset_close(&set);
+}
+
 static void runs_of_one_without_another(void) {
   static bool flags[2][N];
   tarni_rng rng = {.state = 5};
@@ -165,6 +186,7 @@ static const test_case cases[] = {
     {"an empty set", an_empty_set},
     {"every single member", every_single_member},
     {"as an array of flags", as_an_array_of_flags},
+    {"ranges", ranges},
     {"runs of one set without another", runs_of_one_without_another},
     {"a gap in a full set", a_gap_in_a_full_set},
 };
