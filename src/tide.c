@@ -8,7 +8,9 @@
  * room for them.
  *
  * Low water is a use within a sixteenth of the peak of the last low water, where use turned. A turn
- * is seen once use has changed by as much, so smaller waves do not count. Collecting makes slabs
+ * is seen once use has changed by as much, so smaller waves do not count. It is collected once, and
+ * again where use has fallen on by as much or to half of what it was: a program that ends a job
+ * gives back what was at the bottom of all its rounds. Collecting makes slabs
  * that have to be made again, and looks at all free blocks of the lane: so much of it is done as
  * large blocks were found since, which cost about as much.
  *
@@ -47,8 +49,9 @@ static bool is_low(const tarn_heap *heap) {
   const tarni_tide *tide = &heap->tide;
   const uint64_t used = heap->used_bytes;
   const uint64_t wave = wave_of(heap);
+  const uint64_t lower = tarni_min(wave, tide->collected / 2); /* than when it was collected */
   return tide->is_ebb && used <= tide->low + wave &&
-         (!tide->is_collected || used + wave <= tide->collected);
+         (!tide->is_collected || used + lower <= tide->collected);
 }
 
 /* Free blocks that collecting looks at. */

@@ -67,6 +67,28 @@ static void collects_at_low_water(void) {
   rig_close(&r);
 }
 
+/* What lay below all low waters goes, too, and is less than a wave. */
+static void collects_on_the_ground(void) {
+  rig r;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  rig_block base;
+  CHECK_OK(tarn_heap_reserve(r.heap, (uint64_t)400 * MIB));
+  CHECK_OK(rig_alloc(&r, (uint64_t)12 * MIB, r.streams[0], &base));
+  const uint64_t kept = (uint64_t)N_SMALL * SMALL;
+  CHECK_EQ(flood(&r), kept);
+  CHECK_EQ(cached_beside(&r, (uint64_t)8 * MIB), kept);
+  CHECK_EQ(flood(&r), kept);
+  CHECK_EQ(cached_beside(&r, (uint64_t)8 * MIB), 0);
+  keep_small(&r, N_SMALL);
+  for (uint64_t i = 0; i < N_SMALL; i++) { /* as many large blocks as it costs */
+    CHECK_EQ(cached_beside(&r, (7 - i % 2) * MIB), kept);
+  }
+  CHECK_OK(rig_free(&r, &base, r.streams[0]));
+  CHECK_EQ(cached_beside(&r, (uint64_t)8 * MIB), 0);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 static void leaves_small_heaps_alone(void) {
   rig r;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
@@ -189,6 +211,7 @@ static void rounds_without_calls(void) {
 
 static const test_case cases[] = {
     {"at low water what caches keep is collected", collects_at_low_water},
+    {"and again where next to nothing is used any more", collects_on_the_ground},
     {"a small heap is left alone", leaves_small_heaps_alone},
     {"collecting stays rare where it costs more than what it is for", costs_little},
     {"few blocks are looked at in vain", looks_at_little},
