@@ -131,8 +131,27 @@ static tarni_index take_cut(tarn_heap *heap, tarni_index index, const tarni_need
   return tarni_extent_carve_locked(heap, index, start, need->size);
 }
 
+/* The number of the youngest place that a block would have in a free extent. */
+static uint64_t youngest_in(const tarn_heap *heap, tarni_index index, const tarni_need *need) {
+  const uint64_t start = tarni_align_up(heap->extents[index].offset, need->alignment);
+  return tarni_youngest_locked(heap, start, start + need->size);
+}
+
+/* Memory is made whenever it is missing, and a view when memory is in pieces. Of the two a block
+ * gets what was there first: a program that repeats itself had its blocks there, when what came
+ * later was not there yet, and is to have them there again. */
 tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need) {
-  const tarni_index found = find_met(heap, need);
+  tarni_index found = find_met(heap, need);
+  if (found != 0 && heap->n_aliases != 0 && need->zone == TARNI_ZONE_LARGE) {
+    const uint64_t number = youngest_in(heap, found, need);
+    if (number > heap->first_alias) {
+      const tarni_index view = tarni_view_older_locked(heap, need, number);
+      if (view != 0) {
+        return view;
+      }
+      found = find_met(heap, need); /* what was lent meanwhile may have come apart */
+    }
+  }
   return found != 0 ? take_cut(heap, found, need) : 0;
 }
 

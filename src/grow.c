@@ -14,9 +14,10 @@ enum {
    * that part of what the heap holds, and no less than the third, or so many bytes. In a young
    * heap, which holds less than this many bytes, they are larger: it may hold more above what is
    * used, and each mapping counts for more. */
-  GROW_CHUNK_PART = 16,
+  GROW_CHUNK_PART = 12,
   GROW_CHUNK_MOST = 64,
-  GROW_CHUNK_LEAST = 2048,
+  GROW_CHUNK_LEAST = 1024,
+  GROW_VIEW_PART = 4, /* the first, where they are made for a view, and so mapped twice */
   GROW_YOUNG_HEAP = 1 << 30,
   GROW_YOUNG_PART = 3,
   GROW_YOUNG_MOST = 6,
@@ -96,9 +97,11 @@ bool tarni_grow_may_gap_locked(const tarn_heap *heap, uint64_t size) {
 }
 
 /* The next chunk where so much is missing, in a heap that is to hold so much in all. */
-static uint64_t chunk_next(const tarn_heap *heap, uint64_t missing, uint64_t total) {
+static uint64_t chunk_next(const tarn_heap *heap, const tarni_growth *growth, uint64_t missing,
+                           uint64_t total) {
   const bool is_young = total < GROW_YOUNG_HEAP;
-  const uint64_t part = missing / (is_young ? GROW_YOUNG_PART : GROW_CHUNK_PART);
+  const uint64_t share = growth->is_for_view ? GROW_VIEW_PART : GROW_CHUNK_PART;
+  const uint64_t part = missing / (is_young ? GROW_YOUNG_PART : share);
   const uint64_t most = total / (is_young ? GROW_YOUNG_MOST : GROW_CHUNK_MOST);
   const uint64_t least = is_young ? GROW_YOUNG_LEAST : total / GROW_CHUNK_LEAST;
   const uint64_t limit = tarni_min(heap->limit_bytes, heap->port->device.total_bytes);
@@ -136,7 +139,7 @@ static tarn_status plan_new_locked(tarn_heap *heap, tarni_growth *growth, uint64
   }
   const uint64_t total = heap->reserved_bytes + more;
   while (offset < end) {
-    const uint64_t step = tarni_max(chunk_next(heap, end - offset, total), growth->ahead);
+    const uint64_t step = tarni_max(chunk_next(heap, growth, end - offset, total), growth->ahead);
     const uint64_t bytes = heap->is_fixed ? end - offset : tarni_min(step, end - offset);
     const tarni_index index =
         growth->n_chunks < growth->max_chunks ? tarni_phys_take_locked(heap) : 0;
@@ -247,6 +250,31 @@ static tarn_status grow_window(tarn_heap *heap, const tarni_need *need, bool may
   return done;
 }
 
+static tarn_status grow_new(tarn_heap *heap, uint64_t size, bool is_for_view, tarni_index *extent) {
+  *extent = 0;
+  heap->is_map_refused = false;
+  tarni_growth *growth;
+  TARN_TRY(window_make(heap, TARNI_LANE_COMMON, size, &growth));
+  growth->is_for_view = is_for_view;
+  tarni_lock_acquire(&heap->lock);
+  const tarni_index empty = tarni_extent_first_locked(heap, TARNI_ZONE_LARGE, TARNI_TREE_VOID, size,
+                                                      heap->unit, UINT32_MAX);
+  tarn_status status;
+  if (empty == 0) {
+    status = tarni_growth_no_addresses(heap, size);
+  } else {
+    growth->start = tarni_extent_at(heap, empty)->offset;
+    growth->end = growth->start + size;
+    status = plan_window_locked(heap, growth, empty);
+  }
+  tarni_lock_release(&heap->lock);
+  return grow_run(heap, growth, status, extent);
+}
+
+tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent) {
+  return grow_new(heap, size, false, extent);
+}
+
 /* ---- Growing ---- */
 
 /* Room that is there, but not where the block is best begun. */
@@ -275,7 +303,7 @@ static tarn_status grow_view(tarn_heap *heap, const tarni_need *need, bool may_s
   const uint64_t kept =
       heap->reserved_bytes - heap->leaving_bytes; /* both under heap->grow alone */
   tarni_index fresh;
-  TARN_TRY(tarni_grow_new(heap, more, &fresh));
+  TARN_TRY(grow_new(heap, more, true, &fresh));
   tarni_lock_acquire(&heap->lock);
   tarni_extent_give_locked(heap, fresh, TARNI_EXTENT_FREE, &complete);
   tarni_lock_release(&heap->lock);
@@ -299,26 +327,6 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
     TARN_TRY(grow_view(heap, need, may_steal, missing, extent));
   }
   return *extent == 0 ? grow_window(heap, need, false, &missing, extent) : TARN_OK;
-}
-
-tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent) {
-  *extent = 0;
-  heap->is_map_refused = false;
-  tarni_growth *growth;
-  TARN_TRY(window_make(heap, TARNI_LANE_COMMON, size, &growth));
-  tarni_lock_acquire(&heap->lock);
-  const tarni_index empty = tarni_extent_first_locked(heap, TARNI_ZONE_LARGE, TARNI_TREE_VOID, size,
-                                                      heap->unit, UINT32_MAX);
-  tarn_status status;
-  if (empty == 0) {
-    status = tarni_growth_no_addresses(heap, size);
-  } else {
-    growth->start = tarni_extent_at(heap, empty)->offset;
-    growth->end = growth->start + size;
-    status = plan_window_locked(heap, growth, empty);
-  }
-  tarni_lock_release(&heap->lock);
-  return grow_run(heap, growth, status, extent);
 }
 
 /* ---- Room that is there ---- */

@@ -24,7 +24,7 @@ typedef struct growth_chunk {
 typedef struct tarni_growth {
   struct tarni_growth *next; /* of those that could not be undone yet */
   tarni_search search;       /* whose lane, whether it may steal, how many pieces at most */
-  bool is_short;             /* no memory is made where a view will do */
+  bool is_for_view;          /* what is made will be mapped once more */
   uint32_t n_pieces;
   uint32_t n_chunks;
   uint32_t max_chunks;

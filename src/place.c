@@ -42,6 +42,7 @@ void tarni_place_add_locked(tarn_heap *heap, tarni_index index, uint32_t unit) {
     chunk->first_unit = unit;
   } else {
     tarni_bitset_add(&heap->aliases, unit);
+    heap->first_alias = heap->n_aliases != 0 ? heap->first_alias : heap->n_places;
     heap->n_aliases++;
     heap->views_top = tarni_max(heap->views_top, (unit + (uint64_t)chunk->n_units) * heap->unit);
   }

@@ -148,6 +148,9 @@ uint64_t tarni_part_locked(const tarn_heap *heap, const tarni_search *search,
 /* Room in views that are there, or on a chunk of large blocks that is mapped among small ones;
  * BUSY, the memory behind it is lent. 0: there is none. */
 tarni_index tarni_view_find_locked(tarn_heap *heap, tarni_search *search, const tarni_need *need);
+/* The same for a large block in views that are older than a place with that number, which is a
+ * home, if they can be searched fast. Without heap->grow: a row that is being made is younger. */
+tarni_index tarni_view_older_locked(tarn_heap *heap, const tarni_need *need, uint64_t than);
 /* Where there is such room, also behind what has to be waited for; UINT64_MAX: nowhere. */
 uint64_t tarni_view_fit_locked(tarn_heap *heap, const tarni_search *search, const tarni_need *need);
 /* The longest run of what is free at the end of a view, with so many addresses behind it. */

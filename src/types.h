@@ -507,6 +507,7 @@ struct tarn_heap {
   uint32_t *n_seams;     /* and for each unit how many */
   uint32_t n_aliases, max_aliases;
   uint64_t n_places;      /* that there ever were */
+  uint64_t first_alias;   /* the least number of those that are no homes, or less */
   uint64_t n_searches;    /* for windows and views, and runs of them: stamps for chunks */
   uint64_t views_top;     /* offset: above it nothing was ever mapped */
   uint64_t idle_bytes;    /* of idle chunks */

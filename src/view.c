@@ -6,7 +6,7 @@
  * range of addresses: a block can lie there. For as long as it does the memory behind it is lent:
  * at the chunks' homes, where all memory is in the books, lie LENT extents, and the slab has a list
  * of them. When it goes they are free again, with the order of the stream that gave it back. So
- * memory is found at its home first, and the rows only say which ends meet.
+ * all memory is in the books once, and the rows only say which ends meet.
  *
  * Small blocks have addresses of their own. Where they need more, a chunk of large blocks that is
  * free as a whole is mapped among them, and lends what they use likewise. It is theirs as long as
@@ -16,14 +16,17 @@
  * What is free at a chunk's two ends is noted with it, and found anew where that has changed. It is
  * a hint: memory is lent only if it is free then, and may be used by the lane.
  *
- * Everything is under heap->lock. How rows are made is join.c's business. */
+ * Everything is under heap->lock. How rows are made is join.c's business; while it makes one, under
+ * heap->grow, the addresses around a new view are BUSY for a moment, though what is behind them is
+ * free. Searches without heap->grow only look at places that are older than a home, so than that
+ * row. */
 #include "base/bits.h"
 #include "room.h"
 
 enum {
   VIEW_ROWS = 256,  /* the last ones: whether they can go on */
   VIEW_WALK = 16,   /* extents in use in a row, before the next free one is looked up */
-  VIEW_MANY = 8192, /* places that are no homes: with fewer a search is as fast as a hint */
+  VIEW_MANY = 2048, /* places that are no homes: with fewer a search is as fast as a hint */
 };
 
 /* ---- The ends of chunks ---- */
@@ -67,10 +70,13 @@ static uint32_t units_in(const tarn_heap *heap, uint32_t granules) {
   return granules >> (heap->unit_log2 - TARNI_GRANULE_LOG2);
 }
 
-/* Whether all of a unit of a chunk is free, where so many granules are at its two ends. */
-static bool is_open(const tarn_heap *heap, const tarni_phys *chunk, uint32_t i,
-                    const uint32_t ends[2]) {
-  return i < units_in(heap, ends[0]) || i >= chunk->n_units - units_in(heap, ends[1]);
+/* Notes the units of a place behind which all is free: those at the chunk's two ends. */
+static void open_note(tarn_heap *heap, uint64_t unit, const tarni_phys *chunk) {
+  const uint64_t n = chunk->n_units;
+  const uint64_t head = units_in(heap, chunk->head), tail = units_in(heap, chunk->tail);
+  const uint64_t closed = n - tarni_min(n, head + tail); /* a free chunk is its head and its tail */
+  tarni_bitset_fill(&heap->open, unit, n, true);
+  tarni_bitset_fill(&heap->open, unit + head, closed, false);
 }
 
 /* Where a place begins and ends, and which one is the last of its row. */
@@ -83,10 +89,10 @@ void tarni_joints_note_locked(tarn_heap *heap, uint64_t unit, uint32_t n_units) 
   const bool is_placed = heap->units[unit] != 0;
   const bool is_last = is_placed && (end == n_all || heap->units[end] == 0);
   const tarni_phys *chunk = &heap->chunks[heap->units[unit]]; /* of a place that is there */
-  const uint32_t ends[2] = {chunk->head, chunk->tail};
-  for (uint32_t i = 0; i < n_units; i++) {
-    const bool is = is_placed && is_open(heap, chunk, i, ends);
-    (is ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, unit + i);
+  if (is_placed) {
+    open_note(heap, unit, chunk);
+  } else {
+    tarni_bitset_fill(&heap->open, unit, n_units, false);
   }
   (is_last ? tarni_bitset_add : tarni_bitset_remove)(&heap->row_ends, unit);
   if (unit != first) {
@@ -102,15 +108,10 @@ void tarni_joints_note_locked(tarn_heap *heap, uint64_t unit, uint32_t n_units) 
 }
 
 /* The units of a chunk that are free are others than before, at all places in views. */
-static void open_see(tarn_heap *heap, const tarni_phys *chunk, const uint32_t before[2]) {
-  const uint32_t ends[2] = {chunk->head, chunk->tail};
+static void open_see(tarn_heap *heap, const tarni_phys *chunk) {
   for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
-    const uint64_t unit = at - 1;
-    for (uint32_t i = 0; is_view(heap, unit) && i < chunk->n_units; i++) {
-      const bool is = is_open(heap, chunk, i, ends);
-      if (is != is_open(heap, chunk, i, before)) {
-        (is ? tarni_bitset_add : tarni_bitset_remove)(&heap->open, unit + i);
-      }
+    if (is_view(heap, at - 1)) {
+      open_note(heap, at - 1, chunk);
     }
   }
 }
@@ -141,8 +142,9 @@ static void ends_see(tarn_heap *heap, tarni_phys *chunk) {
     chunk->head = (uint32_t)(head >> TARNI_GRANULE_LOG2);
     chunk->tail = (uint32_t)(tail >> TARNI_GRANULE_LOG2);
   }
-  if (chunk->head != before[0] || chunk->tail != before[1]) {
-    open_see(heap, chunk, before);
+  if (units_in(heap, chunk->head) != units_in(heap, before[0]) ||
+      units_in(heap, chunk->tail) != units_in(heap, before[1])) {
+    open_see(heap, chunk);
   }
   if ((before[0] != 0) != (chunk->head != 0) || (before[1] != 0) != (chunk->tail != 0)) {
     joints_see(heap, chunk);
@@ -359,8 +361,9 @@ static void fit_at_units(tarn_heap *heap, const tarni_search *search, const tarn
     const uint64_t place = heap->places[unit].first;
     const tarni_phys *chunk = chunk_at(heap, place);
     const bool is_head = !is_whole(chunk, heap) && unit - place < units_in(heap, chunk->head);
-    if (heap->places[place].number >= fit->number ||
-        (is_head && (place == first || heap->units[place - 1] == 0))) {
+    if (heap->places[place].number >= fit->number) {
+      unit = place + chunk->n_units;
+    } else if (is_head && (place == first || heap->units[place - 1] == 0)) {
       unit++;
     } else { /* what ends in a place begins before it */
       unit = tarni_max(fit_try(heap, search, need, is_head ? place - 1 : unit, fit), unit + 1);
@@ -368,8 +371,10 @@ static void fit_at_units(tarn_heap *heap, const tarni_search *search, const tarn
   }
 }
 
-static uint64_t fit_in_views(tarn_heap *heap, const tarni_search *search, const tarni_need *need) {
-  view_fit fit = {.start = UINT64_MAX, .number = UINT64_MAX};
+/* With places that are all older than that. UINT64_MAX: there is none. */
+static uint64_t fit_in_views(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
+                             uint64_t than) {
+  view_fit fit = {.start = UINT64_MAX, .number = than};
   if (need->size < 2 * heap->unit) {
     fit_at_joints(heap, search, need, &fit);
   } else {
@@ -444,7 +449,7 @@ static tarni_index view_take(tarn_heap *heap, const tarni_search *search, uint64
 uint64_t tarni_view_fit_locked(tarn_heap *heap, const tarni_search *search,
                                const tarni_need *need) {
   return need->zone == TARNI_ZONE_SMALL ? fit_among_small(heap, search, need)
-                                        : fit_in_views(heap, search, need);
+                                        : fit_in_views(heap, search, need, UINT64_MAX);
 }
 
 /* Where a block of this size has lain before, if that is faster to find out than by a search. */
@@ -478,6 +483,17 @@ tarni_index tarni_view_find_locked(tarn_heap *heap, tarni_search *search, const 
       return index;
     }
   }
+}
+
+tarni_index tarni_view_older_locked(tarn_heap *heap, const tarni_need *need, uint64_t than) {
+  if (heap->n_aliases >= VIEW_MANY) {
+    return 0;
+  }
+  const tarni_search search = {
+      .lane = need->lane, .is_urgent = need->is_short, .number = ++heap->n_searches};
+  tarni_ends_update_locked(heap);
+  const uint64_t start = fit_in_views(heap, &search, need, than);
+  return start != UINT64_MAX ? view_take(heap, &search, start, need->size) : 0;
 }
 
 /* ---- The ends of rows ---- */

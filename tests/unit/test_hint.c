@@ -159,7 +159,7 @@ static void the_oldest_of_several(void) {
 
 /* What a heap with many places finds in views, without any driver call; not taken. */
 static uint64_t found_in_views(scene *s, uint64_t bytes) {
-  enum { MANY = 8192 };
+  enum { MANY = 2048 };
   tarn_heap *heap = s->r.heap;
   const tarni_need need = {.lane = 1,
                            .zone = TARNI_ZONE_LARGE,

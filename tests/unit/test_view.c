@@ -603,7 +603,136 @@ static void few_addresses(void) {
   rig_close(&r);
 }
 
+/* Memory that came after a view does not draw its block away, though it is at home there; one that
+ * no view is for gets it. What was there before the view comes first. */
+static void older_first(void) {
+  static scene s;
+  REQUIRE(scene_open_holes(&s, "sim:16G", TARN_STEAL_WHEN_SHORT));
+  view_get(&s, 16 * MIB, 0);
+  const tarn_ptr address = s.view.address;
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, 0));
+  CHECK_OK(tarn_heap_reserve(s.r.heap, (HELD + 32) * MIB));
+  CHECK_OK(rig_free(&s.r, &s.view, s.r.streams[0]));
+  collect_all(&s);
+  view_get(&s, 16 * MIB, 0);
+  CHECK_EQ(s.view.address, address);
+  CHECK_EQ(lent_bytes(&s), 16 * MIB);
+  rig_block young, old;
+  CHECK_OK(rig_alloc(&s.r, 24 * MIB, s.r.streams[0], &young));
+  CHECK(!is_view(&s, &young));
+  CHECK_OK(rig_free(&s.r, &s.view, s.r.streams[0]));
+  collect_all(&s);
+  CHECK_OK(rig_alloc(&s.r, 8 * MIB, s.r.streams[0], &old));
+  CHECK(!is_view(&s, &old) && old.address < s.wholes[1].address);
+  CHECK_OK(rig_free(&s.r, &young, s.r.streams[0]));
+  CHECK_OK(rig_free(&s.r, &old, s.r.streams[0]));
+  scene_close(&s);
+}
+
+/* A view that came after memory at home does not draw its block away, though there are older ones:
+ * those have no room. */
+static void younger_last(void) {
+  static scene s;
+  REQUIRE(scene_open_holes(&s, "sim:16G", TARN_STEAL_WHEN_SHORT));
+  view_get(&s, 16 * MIB, 0);
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, 0));
+  CHECK_OK(tarn_heap_reserve(s.r.heap, (HELD + 16) * MIB));
+  CHECK_OK(tarn_heap_set_limit(s.r.heap, (HELD + 16) * MIB));
+  rig_block home, view;
+  CHECK_OK(rig_alloc(&s.r, 16 * MIB, s.r.streams[0], &home));
+  CHECK(!is_view(&s, &home));
+  CHECK_OK(rig_alloc(&s.r, 12 * MIB, s.r.streams[0], &view));
+  CHECK(is_view(&s, &view));
+  CHECK_OK(rig_free(&s.r, &view, s.r.streams[0]));
+  const tarn_ptr address = home.address;
+  CHECK_OK(rig_free(&s.r, &home, s.r.streams[0]));
+  collect_all(&s);
+  CHECK_OK(rig_alloc(&s.r, 12 * MIB, s.r.streams[0], &home));
+  CHECK_EQ(home.address, address);
+  CHECK_OK(rig_free(&s.r, &home, s.r.streams[0]));
+  scene_close(&s);
+}
+
+/* What a large block of the first stream would get at once, BUSY. */
+static tarni_index ready_locked(tarn_heap *heap, uint64_t bytes) {
+  const tarni_need need = {.lane = 1,
+                           .zone = TARNI_ZONE_LARGE,
+                           .size = bytes,
+                           .alignment = TARNI_GRANULE,
+                           .least = TARNI_GRANULE,
+                           .class_index = TARNI_CLASS_COUNT};
+  return tarni_chunk_ready_locked(heap, &need);
+}
+
+/* An older view is not to be had, because somebody is at work on a part of it. The room at home
+ * shares memory with it, and has come apart by then: what was found there is looked for again. */
+static void older_is_taken(void) {
+  static const tarni_order complete = {0};
+  static scene s;
+  REQUIRE(scene_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT));
+  tarn_heap *heap = s.r.heap;
+  rig_block kept = chunk_cut(&s, 7, 3 * MIB, 5 * MIB, true), home;
+  const uint64_t start = s.wholes[5].address - heap->base;
+  whole_free(&s, 5, 0);
+  collect_all(&s);
+  view_get(&s, 9 * MIB, 0); /* the end of 7, and the beginning of 5 */
+  CHECK_OK(rig_free(&s.r, &s.view, s.r.streams[0]));
+  collect_all(&s);
+  CHECK_OK(tarn_heap_set_limit(heap, 0));
+  CHECK_OK(tarn_heap_reserve(heap, (HELD + 8) * MIB));
+  CHECK_OK(rig_alloc(&s.r, 13 * MIB, s.r.streams[0], &home)); /* and what is made behind it */
+  CHECK_EQ(home.address, kept.address + 3 * MIB);
+  CHECK_OK(rig_free(&s.r, &home, s.r.streams[0]));
+  collect_all(&s);
+  tarni_lock_acquire(&heap->grow);
+  CHECK_OK(tarni_heap_settle_grow(heap)); /* what the view gives back waits for nothing */
+  tarni_lock_release(&heap->grow);
+  tarni_lock_acquire(&heap->lock);
+  tarni_ends_update_locked(heap);
+  const tarni_index busy = tarni_range_isolate_locked(heap, start, start + 8 * MIB);
+  CHECK_EQ(ready_locked(heap, 9 * MIB), 0);
+  const tarni_index found = ready_locked(heap, 8 * MIB); /* of what was made */
+  CHECK_EQ(tarni_extent_at(heap, found)->offset, kept.address + 8 * MIB - heap->base);
+  tarni_extent_give_locked(heap, busy, TARNI_EXTENT_FREE, &complete);
+  tarni_extent_give_locked(heap, found, TARNI_EXTENT_FREE, &complete);
+  tarni_lock_release(&heap->lock);
+  CHECK_EQ(lent_bytes(&s), 0);
+  CHECK_OK(rig_free(&s.r, &kept, s.r.streams[0]));
+  scene_close(&s);
+}
+
+/* What is made for a view is mapped twice: it comes in few chunks. */
+static void made_for_a_view(void) {
+  enum { N_BLOCKS = 64 };
+  static rig_block blocks[N_BLOCKS];
+  rig_block view;
+  rig r;
+  REQUIRE(rig_open(&r, "sim:16G", NULL, 1));
+  for (int i = 0; i < N_BLOCKS; i++) {
+    CHECK_OK(rig_alloc(&r, 20 * MIB, r.streams[0], &blocks[i]));
+  }
+  CHECK_OK(rig_free(&r, &blocks[10], r.streams[0]));
+  CHECK_OK(rig_free(&r, &blocks[30], r.streams[0]));
+  const uint64_t held = rig_stats(&r).reserved_bytes, made = calls_of(&r, TARN_CALL_CREATE);
+  CHECK_OK(rig_alloc(&r, 136 * MIB, r.streams[0], &view));
+  CHECK(view.address - r.heap->base >= r.heap->large_end);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, held + 96 * MIB);
+  CHECK(calls_of(&r, TARN_CALL_CREATE) - made <= 16); /* a 12th each would be 33 */
+  CHECK_OK(rig_free(&r, &view, r.streams[0]));
+  for (int i = 0; i < N_BLOCKS; i++) {
+    if (blocks[i].address != 0) {
+      CHECK_OK(rig_free(&r, &blocks[i], r.streams[0]));
+    }
+  }
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
+    {"what is made for a view", made_for_a_view},
+    {"what is older comes first", older_first},
+    {"what is younger comes last", younger_last},
+    {"what is older is not to be had", older_is_taken},
     {"a tail, a whole chunk and a head", tail_whole_head},
     {"rows go on", rows_go_on},
     {"small blocks borrow", small_blocks_borrow},
