@@ -189,6 +189,18 @@ static tarni_index find_any(tarn_heap *heap, const tarni_need *need) {
   return found;
 }
 
+tarn_status tarni_chunk_wait_grow(tarn_heap *heap, const tarni_order *order, tarni_index lane,
+                                  uint64_t bytes) {
+  const uint64_t n_waits = heap->waits; /* changes under heap->grow alone */
+  TARN_TRY(tarni_order_wait_grow(heap, order, lane));
+  if (heap->waits != n_waits) {
+    tarni_lock_acquire(&heap->lock);
+    tarni_rest_steal_locked(heap, bytes);
+    tarni_lock_release(&heap->lock);
+  }
+  return TARN_OK;
+}
+
 tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarni_index *extent) {
   tarni_lock_acquire(&heap->lock);
   const tarni_index found = find_any(heap, need);
@@ -199,7 +211,7 @@ tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarn
   if (taken == 0) {
     return TARN_OK;
   }
-  const tarn_status status = tarni_order_wait_grow(heap, &order, need->lane);
+  const tarn_status status = tarni_chunk_wait_grow(heap, &order, need->lane, need->size);
   if (status != TARN_OK) {
     tarni_lock_acquire(&heap->lock);
     tarni_extent_give_locked(heap, taken, TARNI_EXTENT_FREE, &order);

@@ -506,8 +506,8 @@ static bool may_unite(const tarn_heap *heap, const tarni_extent *extent, const t
   }
   const bool is_alike =
       extent->tree == other->tree || is_leftover(heap, extent) || is_leftover(heap, other);
-  return (is_alike || heap->config.stealing == TARN_STEAL_ALWAYS) &&
-         tarni_order_unite(order, &other->order);
+  const bool is_shared = heap->config.stealing == TARN_STEAL_ALWAYS && !tarni_rest_is_parted(heap);
+  return (is_alike || is_shared) && tarni_order_unite(order, &other->order);
 }
 
 /* Joins a neighbour that is in a tree to the extent in front of it or behind it, which is in none

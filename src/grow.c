@@ -329,6 +329,19 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   return *extent == 0 ? grow_window(heap, need, false, &missing, extent) : TARN_OK;
 }
 
+tarn_status tarni_grow_apart(tarn_heap *heap, const tarni_need *need, tarni_index *extent) {
+  uint64_t more;
+  heap->is_map_refused = false;
+  TARN_TRY(tarni_join_grow(heap, need, false, &more, extent));
+  if (*extent != 0) {
+    return TARN_OK;
+  }
+  tarni_lock_acquire(&heap->lock);
+  const bool may = tarni_rest_may_part_locked(heap, more != 0 ? more : need->size);
+  tarni_lock_release(&heap->lock);
+  return may ? tarni_grow(heap, need, false, extent) : TARN_OK;
+}
+
 /* ---- Room that is there ---- */
 
 /* Free extents side by side, in a heap that has any: a window of them needs no driver call. */

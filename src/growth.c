@@ -90,7 +90,8 @@ static tarn_status note_mapping(tarn_heap *heap, tarn_status status) {
 }
 
 static tarn_status growth_perform(tarn_heap *heap, tarni_growth *growth) {
-  TARN_TRY(tarni_order_wait_grow(heap, &growth->lent.waits, growth->search.lane));
+  TARN_TRY(tarni_chunk_wait_grow(heap, &growth->lent.waits, growth->search.lane,
+                                 growth->end - growth->start));
   for (uint32_t i = 0; i < growth->n_chunks; i++) {
     const growth_chunk *planned = &growth->chunks[i];
     if (planned->is_new) {

@@ -289,6 +289,15 @@ void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes);
 void tarni_rest_drop_locked(tarn_heap *heap);
 /* What the heap may hold above its slack, if that is to be made next. */
 uint64_t tarni_rest_earned_locked(const tarn_heap *heap, uint64_t more);
+/* A stream waited for so much that others had freed, so that no memory had to be made. */
+void tarni_rest_steal_locked(tarn_heap *heap, uint64_t bytes);
+/* Whether so much is rather made than taken from other streams. */
+bool tarni_rest_may_part_locked(const tarn_heap *heap, uint64_t more);
+/* Whether streams keep what they free, in extents of their own. It changes under heap->grow and
+ * heap->lock, so either is enough to ask. */
+static inline bool tarni_rest_is_parted(const tarn_heap *heap) {
+  return heap->rest.parted_bytes != 0;
+}
 /* More is used than ever, perhaps, but for what is in bins. */
 void tarni_rest_peak_locked(tarn_heap *heap, uint64_t unbinned);
 /* That peak, or where nobody sees it that of all that is used. */

@@ -16,12 +16,19 @@
  * collects again, and what it collects there widens them a little. If as much memory moves while it
  * is eased as it holds it is not at ease so, and collects twice as many before the next try.
  *
- * Everything is under heap->lock. */
+ * And likewise with streams that take each other's memory, for ever, where the policy is to do that
+ * rather than to grow. Once they have taken so much they are parted: what each has freed stays its
+ * own, in extents of its own, since what several have freed is of use to none; a stream that is
+ * short looks at what it has itself before it waits for others, and each time that it does wait
+ * earns as much memory, which is made rather than taken, within the bounds of moves. If it does not
+ * come to rest so it shares again, and steals twice as much before the next try.
+ *
+ * Everything is under heap->lock. Whether streams are parted may be asked under heap->grow, too. */
 #include "base/bits.h"
 #include "internal.h"
 
 enum {
-  REST_MOVES = 1 << 16, /* so many earn nothing: two seconds on an H200 */
+  REST_MOVES = 1 << 15, /* so many earn nothing: a second on an H200 */
   REST_SLABS = 64,      /* slabs that are made for each move where moves are rare */
   REST_EARN = 32,       /* bytes that move for each that is earned, */
   REST_SHARE = 4,       /* up to this part of the peak, and with this part of the limit left */
@@ -38,6 +45,9 @@ enum {
   REST_STEP_SHARE = 64, /* a peak counts that is higher by this part, */
   REST_CACHES = 64,     /* and with more of them it would take too long to see */
   REST_MAX_TRIES = 32,
+  REST_STEALS = 32,       /* times the peak is stolen before that earns anything, */
+  REST_STEAL_SHARE = 128, /* less this part of what slabs are made of; */
+  REST_UNREST = 8,        /* times the peak is stolen or moves then before that is given up */
 };
 
 static uint64_t limit_of(const tarn_heap *heap) {
@@ -125,6 +135,56 @@ static void ease_try(tarn_heap *heap, uint64_t bytes, uint64_t n_made) {
   }
 }
 
+/* ---- Steals ---- */
+
+/* Whether the policy is to steal, and more could be made. */
+static bool may_part(const tarn_heap *heap, uint64_t more) {
+  return heap->config.stealing == TARN_STEAL_ALWAYS && !heap->is_fixed &&
+         has_room(heap, more, REST_SHARE);
+}
+
+/* Steals are rare where many blocks come and go without any. */
+static void unrest_add(tarni_rest *rest, uint64_t bytes) {
+  const uint64_t rare = rest->made_bytes / REST_STEAL_SHARE;
+  rest->made_bytes = 0;
+  rest->stolen_bytes -= tarni_min(rest->stolen_bytes, rare);
+  rest->stolen_bytes += bytes;
+}
+
+/* So much was stolen or has moved since streams were parted, and earned it nothing more. */
+static void part_try(tarn_heap *heap, uint64_t bytes) {
+  tarni_rest *rest = &heap->rest;
+  unrest_add(rest, bytes);
+  if (rest->stolen_bytes / REST_UNREST > heap->used_peak_bytes) {
+    rest->stolen_bytes = rest->parted_bytes = 0;
+    rest->n_parted += rest->n_parted < REST_MAX_TRIES;
+  }
+}
+
+/* Once streams are parted each steal earns, however rare: a heap that has nearly enough steals
+ * rarely, and would never get the rest. */
+void tarni_rest_steal_locked(tarn_heap *heap, uint64_t bytes) {
+  tarni_rest *rest = &heap->rest;
+  const bool may = may_part(heap, bytes);
+  if (tarni_rest_is_parted(heap)) {
+    rest->parted_bytes += may ? bytes : 0;
+    part_try(heap, bytes);
+    return;
+  }
+  unrest_add(rest, bytes);
+  const uint64_t times = (uint64_t)REST_STEALS << rest->n_parted;
+  if (may && rest->stolen_bytes / times > heap->used_peak_bytes) {
+    rest->parted_bytes = bytes;
+    rest->stolen_bytes = 0;
+  }
+}
+
+bool tarni_rest_may_part_locked(const tarn_heap *heap, uint64_t more) {
+  const uint64_t peak = heap->used_peak_bytes;
+  const uint64_t earned = tarni_min(heap->rest.parted_bytes, peak / REST_SHARE);
+  return heap->reserved_bytes + more <= peak + earned && may_part(heap, more);
+}
+
 /* ---- Moves ---- */
 
 void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes) {
@@ -135,6 +195,9 @@ void tarni_rest_move_locked(tarn_heap *heap, uint64_t bytes) {
   rest->n_moves++;
   rest->earned_bytes += rest->n_moves > REST_MOVES ? bytes / REST_EARN : 0;
   ease_try(heap, bytes, n_made);
+  if (tarni_rest_is_parted(heap)) {
+    part_try(heap, bytes);
+  }
 }
 
 void tarni_rest_drop_locked(tarn_heap *heap) {

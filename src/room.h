@@ -28,6 +28,9 @@ typedef struct tarni_lent { /* a list of LENT extents, and what has to be waited
 tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need);
 /* Whether a large block lies below all that is free and fits. */
 bool tarni_chunk_is_lowest_locked(tarn_heap *heap, const tarni_need *need, tarni_index index);
+/* Has the lane wait for so much that others have freed: a steal. */
+tarn_status tarni_chunk_wait_grow(tarn_heap *heap, const tarni_order *order, tarni_index lane,
+                                  uint64_t bytes);
 /* The first among what other lanes have freed, with the wait that it takes. */
 tarn_status tarni_chunk_steal_grow(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
 /* The chunks below a slab that is made or gone. */
@@ -212,6 +215,9 @@ tarn_status tarni_join_grow(tarn_heap *heap, const tarni_need *need, bool may_st
 /* Makes what is missing, or a view of what is free elsewhere. */
 tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
                        tarni_index *extent);
+/* The same with what the lane may use, and with no more than may be made where streams keep what
+ * they free (rest.c). *extent is 0 where that is not enough. */
+tarn_status tarni_grow_apart(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
 /* Finds room where chunks are mapped already, with no driver call. pre: heap->grow is held. */
 bool tarni_grow_quietly(tarn_heap *heap, const tarni_need *need, tarni_index *extent);
 /* Whether the heap is so small that it rather grows than looks through caches and slabs. */

@@ -8,6 +8,8 @@
  *   views      free ends of chunks that are mapped side by side already: no driver call at all
  *   complete   fences that are complete by now; what waited for them is free, single blocks too
  *   collect    slabs of this lane with no live block, those in the thread's own cache too
+ *   apart      where streams are parted (rest.c), a view of what the lane has itself, and as much
+ *              new memory as was earned (policy `always`)
  *   steal      what other lanes have freed, behind a GPU-side wait (policy `always`)
  *   ask        what other lanes have freed, if that is most of what is held: when it is complete
  *   grow       new chunks or, where enough is held, a new view of what is free
@@ -210,6 +212,14 @@ static tarn_status try_grow(shortage *at, bool may_steal) {
   return keep_cause(at, status);
 }
 
+/* Nothing that other streams have freed. Whatever is against that is no reason to fail: they have
+ * some, or the steps after this one say so. */
+static void try_grow_apart(shortage *at) {
+  if (tarni_rest_is_parted(at->heap)) {
+    (void)tarni_grow_apart(at->heap, at->need, &at->extent);
+  }
+}
+
 /* A bin of another lane with blocks of the class, taken out of sight, and the order that they are
  * free in. False: there is none. */
 static bool bin_detach(shortage *at, tarni_bin *bin, tarni_order *order) {
@@ -257,13 +267,15 @@ static bool is_cheap(shortage *at) {
   return is;
 }
 
-/* The step that takes no driver call: in a program that repeats itself, the only one. */
+/* The step that takes no driver call: in a program that repeats itself, the only one. Where streams
+ * are parted (rest.c) that is to be so soon, wherever blocks begin. */
 static bool find_quietly(shortage *at, bool is_thorough) {
   if (!is_thorough && is_cheap(at)) {
     return false;
   }
   collect_own(at, is_thorough);
-  return try_ready(at) || tarni_grow_quietly(at->heap, at->need, &at->extent);
+  return try_ready(at) || tarni_grow_quietly(at->heap, at->need, &at->extent) ||
+         (tarni_rest_is_parted(at->heap) && try_ready_anywhere(at));
 }
 
 /* The same where no other step may be taken; else the error that says so. */
@@ -292,6 +304,10 @@ static tarn_status climb_alone(shortage *at) {
   }
   if (may_steal) {
     if (try_ready_anywhere(at)) { /* rather than to wait for another stream */
+      return TARN_OK;
+    }
+    try_grow_apart(at);
+    if (at->extent != 0) {
       return TARN_OK;
     }
     collect_all(at);

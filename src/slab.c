@@ -66,6 +66,7 @@ void tarni_slab_make_locked(tarn_heap *heap, tarni_index index, tarni_index lane
   tarni_extent *extent = tarni_extent_at(heap, index);
   tarn_assert(extent->kind == TARNI_EXTENT_BUSY);
   heap->rest.n_slabs++;
+  heap->rest.made_bytes += extent->size;
   tarni_hoard_take_locked(heap, lane, extent->size);
   extent->kind = TARNI_EXTENT_SLAB;
   extent->class_index = (uint8_t)class_index;

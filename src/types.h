@@ -377,6 +377,11 @@ typedef struct tarni_rest {
   uint64_t n_eased;      /* units that have moved while it was eased, less some for slabs made */
   uint32_t n_tries;      /* how often that was given up */
   uint32_t n_drops;      /* how often mappings had to go, since there were too many */
+  uint64_t made_bytes;   /* of slabs, since the last steal */
+  uint64_t stolen_bytes; /* that streams waited for, or has moved since they are parted, less a
+                            part of what slabs were made of */
+  uint32_t n_parted;     /* how often streams were parted in vain */
+  uint64_t parted_bytes; /* earned by steals; 0: streams share what they free */
 } tarni_rest;
 
 typedef struct tarni_hoard { /* of what other streams have freed (hoard.c) */
