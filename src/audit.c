@@ -492,6 +492,30 @@ static uint64_t count_members(const tarni_bitset *set) {
   return n;
 }
 
+/* Which units of a place have nothing but free memory behind them; counts them. */
+static tarn_status check_open_place(const tarn_heap *heap, const tarni_phys *chunk, uint64_t unit,
+                                    uint64_t *n_open) {
+  const uint32_t shift = heap->unit_log2 - TARNI_GRANULE_LOG2;
+  for (uint64_t i = 0; i < chunk->n_units; i++) {
+    const bool is = i < chunk->head >> shift || i + (chunk->tail >> shift) >= chunk->n_units;
+    TARN_TRY(compare("an open unit of a view", is, tarni_bitset_has(&heap->open, unit + i)));
+    *n_open += is;
+  }
+  return TARN_OK;
+}
+
+static tarn_status check_open(const tarn_heap *heap) {
+  const uint64_t first = tarni_unit_of(heap, heap->large_end);
+  uint64_t n_open = 0;
+  for (tarni_index index = 1; index < heap->n_chunks; index++) {
+    const tarni_phys *chunk = &heap->chunks[index];
+    for (uint32_t at = chunk->places; at != 0; at = heap->places[at - 1].next) {
+      TARN_TRY(at > first ? check_open_place(heap, chunk, at - 1, &n_open) : TARN_OK);
+    }
+  }
+  return compare("open units of views", n_open, count_members(&heap->open));
+}
+
 /* What is known of the ends of chunks, as far as it is not known to be stale. */
 static tarn_status check_ends(tarn_heap *heap) {
   tarni_ends_update_locked(heap);
@@ -502,7 +526,7 @@ static tarn_status check_ends(tarn_heap *heap) {
     TARN_TRY(compare("what is free where a chunk begins", head, heap->chunks[i].head));
     TARN_TRY(compare("what is free where a chunk ends", tail, heap->chunks[i].tail));
   }
-  return TARN_OK;
+  return check_open(heap);
 }
 
 /* What searches pass over. */
