@@ -26,6 +26,10 @@ enum {
   GROW_MAX_CHUNK = 256 << 20, /* or so many bytes */
   GROW_EASED_SHARE = 16, /* this part of what it holds, a cache, is made by one that is eased, */
   GROW_EASED_MOST = 32 << 20, /* but no more */
+  GROW_LOAD_SHARE = 16, /* and this part by one that loads and holds less than this many bytes, */
+  GROW_LOAD_HEAP = 512 << 20,
+  GROW_LOAD_MOST = 16 << 20,  /* but no more */
+  GROW_LOAD_LIMIT_SHARE = 8,  /* and nothing above this part of the limit */
   GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither joined nor collected for */
   /* Memory above the peak of use by these parts is made and not joined: the second for small
@@ -110,10 +114,26 @@ static uint64_t chunk_next(const tarn_heap *heap, const tarni_growth *growth, ui
   return tarni_min(tarni_max(tarni_align_down(bytes, heap->unit), heap->unit), missing);
 }
 
+/* What a program loads before it gives anything back, as the weights of a model, comes in blocks of
+ * hardly more than a unit, for each of which a unit would be made; and once it has given them back
+ * they come together in rows of dozens of chunks. So every other time as much is made at once as
+ * several of them need. (Not every time: rows end best in small chunks.) */
+static uint64_t ahead_of_load(const tarn_heap *heap, const tarni_need *need) {
+  const uint64_t held = heap->reserved_bytes;
+  const uint64_t most = tarni_min(held / GROW_LOAD_SHARE, GROW_LOAD_MOST);
+  const uint64_t step = tarni_align_down(most, heap->unit);
+  const uint64_t limit = tarni_min(heap->limit_bytes, heap->port->device.total_bytes);
+  const bool is_loading = held < GROW_LOAD_HEAP && heap->idle_bytes == 0 && heap->n_aliases == 0 &&
+                          need->zone != TARNI_ZONE_SMALL && !heap->is_fixed;
+  const bool may = !need->is_short && heap->refused_bytes == 0 &&
+                   held + need->size + step <= limit / GROW_LOAD_LIMIT_SHARE;
+  return is_loading && may && heap->n_chunks % 2 == 0 ? step : 0;
+}
+
 /* What an eased heap needs wanders, and it grows by less and less and never for the last time: a
  * step ahead is most often the last. Not beyond its bounds, where it would have to collect again.
  */
-static uint64_t ahead_of(const tarn_heap *heap, const tarni_need *need) {
+static uint64_t ahead_of_eased(const tarn_heap *heap, const tarni_need *need) {
   const uint64_t parts = (uint64_t)GROW_EASED_SHARE * tarni_max(heap->n_caches, 1);
   const uint64_t share = tarni_max(heap->reserved_bytes / parts, heap->unit);
   const uint64_t step = tarni_min((uint64_t)1 << tarni_log2(share), GROW_EASED_MOST);
@@ -166,8 +186,9 @@ static tarn_status plan_window_locked(tarn_heap *heap, tarni_growth *growth, tar
     const bool is_void = extent->kind == TARNI_EXTENT_VOID;
     const uint64_t unit = is_void ? heap->unit : TARNI_GRANULE;
     const uint64_t from = tarni_max(tarni_align_down(growth->start, unit), extent->offset);
-    const uint64_t size = tarni_align_up(growth->end - from, is_void ? growth->ahead : unit);
-    const uint64_t to = tarni_min(from + size, extent->offset + extent->size);
+    const uint64_t size = tarni_align_up(growth->end - from, unit);
+    const uint64_t most = is_void ? tarni_max(size, growth->ahead) : size;
+    const uint64_t to = tarni_min(from + most, extent->offset + extent->size);
     if (!tarni_growth_take_locked(heap, growth, i, from, to)) {
       return tarni_growth_no_records(heap);
     }
@@ -199,7 +220,7 @@ static tarn_status window_make(const tarn_heap *heap, tarni_index lane, uint64_t
  * is what would have to be made. */
 static tarn_status grow_plan_locked(tarn_heap *heap, tarni_growth *growth, const tarni_need *need,
                                     bool may_view, uint64_t *missing) {
-  growth->ahead = ahead_of(heap, need);
+  growth->ahead = tarni_max(ahead_of_eased(heap, need), ahead_of_load(heap, need));
   growth->search.is_lean = need->is_short || need->size > room_left_locked(heap) / GROW_LEAN_SHARE;
   const tarni_window chosen = tarni_window_find_locked(heap, &growth->search, need);
   if (chosen.first == 0 && may_view && !heap->is_fixed) { /* a view has addresses of its own */
