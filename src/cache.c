@@ -199,13 +199,17 @@ void tarni_caches_revoke_locked(tarn_heap *heap) {
 
 /* One whose stream is gone stays revoked: it would be taken for that of the handle that stands for
  * none. */
+bool tarni_cache_is_closed_locked(const tarn_heap *heap, const tarni_cache *cache) {
+  return tarni_is_watched(heap) || tarni_cache_is_dead(cache) || cache->is_beached;
+}
+
 void tarni_caches_allow_locked(tarn_heap *heap) {
   if (heap->caches == NULL) {
     return;
   }
   barrier_for_all();
   for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
-    atomic_store_explicit(&cache->is_revoked, tarni_is_watched(heap) || tarni_cache_is_dead(cache),
+    atomic_store_explicit(&cache->is_revoked, tarni_cache_is_closed_locked(heap, cache),
                           memory_order_release);
   }
 }

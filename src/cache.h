@@ -54,6 +54,8 @@ void tarni_cache_empty_all_locked(tarn_heap *heap, tarni_index lane, bool is_fin
 /* Keeps all owners out of their caches, from here until they are allowed in again. */
 void tarni_caches_revoke_locked(tarn_heap *heap);
 void tarni_caches_allow_locked(tarn_heap *heap);
+/* Whether an owner stays out of its cache while nobody else is there. */
+bool tarni_cache_is_closed_locked(const tarn_heap *heap, const tarni_cache *cache);
 void tarni_caches_close(tarn_heap *heap);
 
 /* An owner that goes in needs no barrier of its own: who allows it to has made every thread pass

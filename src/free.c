@@ -112,6 +112,7 @@ static void large_release_locked(tarn_heap *heap, tarni_cache *cache, tarni_inde
     tarni_cache_release_locked(heap, cache, index);
   }
   cache->large.youngest = 0;
+  tarni_tide_beach_locked(heap, cache);
 }
 
 static tarn_status large_free(tarn_heap *heap, tarni_cache *cache, tarni_index index) {

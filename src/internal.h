@@ -361,6 +361,10 @@ void tarni_tide_note_locked(tarn_heap *heap);
 /* A large block is to be found: at low water, what the cache and its lane keep is collected first.
  * pre: the cache is the caller's, and it is outside of it. */
 void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache);
+/* A large block has gone: where hardly anything is used any more, the cache is beached. */
+void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache);
+/* A small block is to be found, and perhaps in a cache that was beached: collected first. */
+void tarni_tide_refloat_locked(tarn_heap *heap, tarni_cache *cache);
 
 /* ---- cache.c: threads' caches: cache.h ---- */
 

@@ -10,7 +10,12 @@
  * Low water is a use within a sixteenth of the peak of the last low water, where use turned. A turn
  * is seen once use has changed by as much, so smaller waves do not count. It is collected once, and
  * again where use has fallen on by as much or to half of what it was: a program that ends a job
- * gives back what was at the bottom of all its rounds. Collecting makes slabs
+ * gives back what was at the bottom of all its rounds.
+ *
+ * What a job asks for first are often small blocks, and what it frees last: they would be hits, in
+ * whatever order the cache has them. So where a large block goes at low water and hardly anything
+ * is used any more the caller's cache is beached. Its owner goes the slow way then, until it
+ * allocates; if that is a small block, what is kept is collected first. Collecting makes slabs
  * that have to be made again, and looks at all free blocks of the lane: so much of it is done as
  * large blocks were found since, which cost about as much.
  *
@@ -63,12 +68,16 @@ static uint64_t blocks_kept(const tarn_heap *heap, const tarni_cache *cache) {
   return n;
 }
 
-void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
+/* Whether the caller's cache is to be collected, if not too much is in it. */
+static bool may_collect(const tarn_heap *heap) {
+  return !heap->is_fixed && !tarni_grow_is_cheap_locked(heap, 0) &&
+         !tarni_rest_is_eased_locked(heap, 0) && is_low(heap) &&
+         heap->tide.n_blocks >= heap->tide.price;
+}
+
+static void collect(tarn_heap *heap, tarni_cache *cache) {
   tarni_tide *tide = &heap->tide;
-  tide->n_blocks++;
-  if (heap->is_fixed || tarni_grow_is_cheap_locked(heap, 0) ||
-      tarni_rest_is_eased_locked(heap, 0) || !is_low(heap) || tide->n_blocks < tide->price ||
-      blocks_kept(heap, cache) > TIDE_MOST) {
+  if (!may_collect(heap) || blocks_kept(heap, cache) > TIDE_MOST) {
     return;
   }
   const uint32_t n_slabs = tarni_cache_collect_locked(heap, cache, true);
@@ -77,4 +86,33 @@ void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
   tide->n_blocks = 0;
   tide->is_collected = true;
   tide->collected = heap->used_bytes;
+}
+
+static void beached_set(tarn_heap *heap, tarni_cache *cache, bool is_beached) {
+  cache->is_beached = is_beached;
+  atomic_store_explicit(&cache->is_revoked, tarni_cache_is_closed_locked(heap, cache),
+                        memory_order_relaxed);
+}
+
+void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache) {
+  if (!cache->is_beached && heap->used_bytes <= wave_of(heap) && may_collect(heap)) {
+    beached_set(heap, cache, true);
+  }
+}
+
+void tarni_tide_refloat_locked(tarn_heap *heap, tarni_cache *cache) {
+  if (TARNI_UNLIKELY(cache->is_beached)) {
+    beached_set(heap, cache, false);
+    if (!tarni_cache_is_dead(cache)) { /* else its lane may be another's */
+      collect(heap, cache);
+    }
+  }
+}
+
+void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
+  if (TARNI_UNLIKELY(cache->is_beached)) {
+    beached_set(heap, cache, false);
+  }
+  heap->tide.n_blocks++;
+  collect(heap, cache);
 }

@@ -292,6 +292,7 @@ typedef struct tarni_cache {
   tarni_shelf shelf;
   uint32_t *items; /* of all stacks */
   /* lock HEAP: */
+  bool is_beached; /* at low water: its owner goes the slow way, until it allocates (tide.c) */
   struct tarni_cache *next_in_heap;
   /* lock REGISTRY: */
   struct tarni_cache *next_in_thread;

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT
  *
  * Tides: at low water what caches keep is collected, so that the rounds of a program come to the
- * same places; not while use rises, not in a small heap, and not so often that it costs much. */
+ * same places; not while use rises, not in a small heap, and not so often that it costs much. Where
+ * hardly anything is used any more that is done before a small block, too. */
+#include <pthread.h>
+
 #include "base/rng.h"
 #include "internal.h"
 #include "support/rig.h"
@@ -55,6 +58,7 @@ static void collects_at_low_water(void) {
   CHECK_EQ(flood(&r), kept);
   CHECK_EQ(cached_beside(&r, (uint64_t)10 * MIB), kept); /* how low it goes is not known yet */
   CHECK_EQ(flood(&r), kept);
+  CHECK(!r.heap->caches->is_beached); /* the base is more than hardly anything */
   CHECK_EQ(cached_beside(&r, (uint64_t)10 * MIB), 0);
   keep_small(&r, N_SMALL);
   for (uint64_t i = 0; i < N_SMALL; i++) {                /* as many large blocks as it costs */
@@ -85,6 +89,100 @@ static void collects_on_the_ground(void) {
   }
   CHECK_OK(rig_free(&r, &base, r.streams[0]));
   CHECK_EQ(cached_beside(&r, (uint64_t)8 * MIB), 0);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* A job has ended: what it frees last are small blocks, behind its last large one. */
+static bool job_end(rig *r) {
+  rig_block base;
+  if (!rig_open(r, "sim:1G", NULL, 2)) {
+    return false;
+  }
+  CHECK_OK(tarn_heap_reserve(r->heap, (uint64_t)400 * MIB));
+  CHECK_OK(rig_alloc(r, (uint64_t)12 * MIB, r->streams[0], &base));
+  CHECK_EQ(flood(r), (uint64_t)N_SMALL * SMALL);
+  CHECK_OK(rig_free(r, &base, r->streams[0]));
+  CHECK(r->heap->caches->is_beached);
+  CHECK_EQ(rig_stats(r).cached_bytes, (uint64_t)N_SMALL * SMALL);
+  return true;
+}
+
+static void frees_small(rig *r, rig_block blocks[2], const tarn_stream streams[2]) {
+  for (int i = 0; i < 2; i++) {
+    CHECK_OK(rig_free(r, &blocks[i], streams[i]));
+  }
+  CHECK(rig_is_sound(r));
+}
+
+/* What the next one asks for first is a small block: no hit, but the first of a slab. */
+static void collects_before_a_job(void) {
+  rig r;
+  rig_block blocks[2];
+  REQUIRE(job_end(&r));
+  const tarn_stream streams[2] = {r.streams[0], r.streams[0]};
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &blocks[0]));
+  CHECK(!r.heap->caches->is_beached);
+  CHECK_EQ(rig_stats(&r).cached_bytes, 0);
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &blocks[1]));
+  frees_small(&r, blocks, streams);
+  const uint64_t kept = rig_stats(&r).cached_bytes;
+  CHECK_EQ(kept, 2 * SMALL); /* and hits from here on */
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &blocks[0]));
+  CHECK_EQ(rig_stats(&r).cached_bytes, SMALL);
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
+  rig_close(&r);
+}
+
+/* Another thread comes to the stream: that keeps all owners out for a moment, and lets them in. */
+static void *visit(void *rig_of) {
+  rig *r = rig_of;
+  keep_small(r, 1);
+  return NULL;
+}
+
+static void beached_beside_others(void) {
+  rig r;
+  rig_block block;
+  pthread_t thread;
+  REQUIRE(job_end(&r));
+  REQUIRE(pthread_create(&thread, NULL, visit, &r) == 0);
+  REQUIRE(pthread_join(thread, NULL) == 0);
+  CHECK(r.heap->caches->is_beached); /* as before: its owner has not allocated */
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &block));
+  CHECK_EQ(rig_stats(&r).cached_bytes, 0);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* It is emptied by others, another stream's is hit as ever, and a large block sets it afloat. */
+static void beached_all_the_same(void) {
+  rig r;
+  rig_block blocks[2], large;
+  REQUIRE(job_end(&r));
+  const tarn_stream streams[2] = {r.streams[1], r.streams[1]};
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[1], &blocks[0]));
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[1], &blocks[1]));
+  frees_small(&r, blocks, streams);
+  CHECK_OK(tarn_heap_trim(r.heap, (uint64_t)100 * MIB));
+  CHECK_EQ(rig_stats(&r).cached_bytes, 0);
+  CHECK_OK(rig_alloc(&r, (uint64_t)30 * MIB, r.streams[0], &large));
+  keep_small(&r, 1);
+  CHECK_EQ(rig_stats(&r).cached_bytes, SMALL);
+  CHECK_OK(rig_free(&r, &large, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* The stream of a beached cache goes: what comes then is another cache's. */
+static void retired_beached(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(job_end(&r));
+  CHECK_OK(tarn_stream_retire(r.heap, r.streams[0]));
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
   CHECK(rig_is_sound(&r));
   rig_close(&r);
 }
@@ -212,6 +310,10 @@ static void rounds_without_calls(void) {
 static const test_case cases[] = {
     {"at low water what caches keep is collected", collects_at_low_water},
     {"and again where next to nothing is used any more", collects_on_the_ground},
+    {"before the small blocks that a job begins with, too", collects_before_a_job},
+    {"a beached cache stays so beside others", beached_beside_others},
+    {"a beached cache is emptied by others", beached_all_the_same},
+    {"the stream of a beached cache is retired", retired_beached},
     {"a small heap is left alone", leaves_small_heaps_alone},
     {"collecting stays rare where it costs more than what it is for", costs_little},
     {"few blocks are looked at in vain", looks_at_little},
