@@ -28,20 +28,19 @@ enum {
   GROW_EASED_MOST = 32 << 20, /* but no more */
   GROW_LOAD_SHARE = 16, /* and this part by one that loads and holds less than this many bytes, */
   GROW_LOAD_HEAP = 512 << 20,
-  GROW_LOAD_MOST = 16 << 20,  /* but no more */
+  GROW_LOAD_MOST = 16 << 20,  /* but no more, */
+  GROW_LOAD_LESS = 4 << 20,   /* or every other time no more than that; */
   GROW_LOAD_LIMIT_SHARE = 8,  /* and nothing above this part of the limit */
   GROW_LEAN_SHARE = 4,        /* above this part of what may still be made a search is lean */
   GROW_SMALL_HEAP = 32 << 20, /* up to here memory is made, and neither joined nor collected for */
-  /* Memory above the peak of use by these parts is made and not joined: the second for small
-   * blocks, which would take a part of a chunk that large ones come back for; and the third, up to
-   * so many units, besides, since small heaps have few chunks to choose from; the fourth where they
-   * are young. */
+  /* Memory above the peak of use by these parts is made and not joined: the first for large blocks
+   * alone; and the second, between so many units, besides, since small heaps have few chunks to
+   * choose from; the third where they are young. */
   GROW_SLACK_SHARE = 256,
-  GROW_SMALL_SLACK_SHARE = 192,
   GROW_EXTRA_SHARE = 256,
   GROW_YOUNG_EXTRA_SHARE = 40,
   GROW_EXTRA_LEAST = 2,
-  GROW_EXTRA_MOST = 8,
+  GROW_EXTRA_MOST = 10,
   GROW_GAP_SHARE = 64, /* of the limit: no more is stranded for the sake of where blocks begin */
 };
 
@@ -70,20 +69,19 @@ bool tarni_grow_is_cheap_locked(const tarn_heap *heap, uint64_t more) {
   return !heap->is_fixed && heap->reserved_bytes + more + heap->unit <= GROW_SMALL_HEAP;
 }
 
-/* What the heap may hold above the peak of what was used: this part of the peak, and more besides.
- */
-static uint64_t slack_of(const tarn_heap *heap, uint64_t share) {
+/* What the heap may hold above the peak of what was used, before it looks elsewhere. */
+static uint64_t slack_of(const tarn_heap *heap, bool is_large) {
   const uint64_t peak = heap->used_peak_bytes;
   const uint64_t extra = peak <= GROW_YOUNG_HEAP ? GROW_YOUNG_EXTRA_SHARE : GROW_EXTRA_SHARE;
   const uint64_t most = tarni_min(peak / extra, GROW_EXTRA_MOST * heap->unit);
-  return peak / share + tarni_max(most, GROW_EXTRA_LEAST * heap->unit);
+  return (is_large ? peak / GROW_SLACK_SHARE : 0) + tarni_max(most, GROW_EXTRA_LEAST * heap->unit);
 }
 
 /* Whether so much new memory leaves the heap within its slack. */
 static bool is_within_slack(const tarn_heap *heap, const tarni_need *need, uint64_t more) {
-  const uint64_t share = need->zone == TARNI_ZONE_SMALL ? GROW_SMALL_SLACK_SHARE : GROW_SLACK_SHARE;
+  const bool is_large = need->zone != TARNI_ZONE_SMALL;
   const uint64_t peak = tarni_max(heap->used_peak_bytes, heap->used_bytes + need->size);
-  const uint64_t most = peak + slack_of(heap, share) + tarni_rest_earned_locked(heap, more);
+  const uint64_t most = peak + slack_of(heap, is_large) + tarni_rest_earned_locked(heap, more);
   return heap->reserved_bytes + more <= tarni_max(most, GROW_SMALL_HEAP) &&
          tarni_held_bytes_locked(heap) + more <= heap->limit_bytes;
 }
@@ -93,11 +91,19 @@ static bool is_within_slack(const tarn_heap *heap, const tarni_need *need, uint6
 bool tarni_grow_may_gap_locked(const tarn_heap *heap, uint64_t size) {
   const uint64_t held = heap->reserved_bytes;
   const uint64_t out = heap->used_bytes + heap->idle_bytes + heap->leaving_bytes;
-  const uint64_t most =
-      tarni_min(slack_of(heap, GROW_SLACK_SHARE), heap->limit_bytes / GROW_GAP_SHARE);
+  const uint64_t most = tarni_min(slack_of(heap, true), heap->limit_bytes / GROW_GAP_SHARE);
   return !heap->is_fixed && held - tarni_min(held, out) <= most &&
          size <= room_left_locked(heap) / GROW_LEAN_SHARE &&
          (heap->refused_bytes == 0 || held < heap->refused_bytes);
+}
+
+/* What the heap may hold in all, and how large a chunk may be. */
+static uint64_t limit_of(const tarn_heap *heap) {
+  return tarni_min(heap->limit_bytes, heap->port->device.total_bytes);
+}
+
+static uint64_t chunk_most(const tarn_heap *heap) {
+  return tarni_min(limit_of(heap) / GROW_LIMIT_SHARE, GROW_MAX_CHUNK);
 }
 
 /* The next chunk where so much is missing, in a heap that is to hold so much in all. */
@@ -108,32 +114,30 @@ static uint64_t chunk_next(const tarn_heap *heap, const tarni_growth *growth, ui
   const uint64_t part = missing / (is_young ? GROW_YOUNG_PART : share);
   const uint64_t most = total / (is_young ? GROW_YOUNG_MOST : GROW_CHUNK_MOST);
   const uint64_t least = is_young ? GROW_YOUNG_LEAST : total / GROW_CHUNK_LEAST;
-  const uint64_t limit = tarni_min(heap->limit_bytes, heap->port->device.total_bytes);
-  const uint64_t cap = tarni_min(limit / GROW_LIMIT_SHARE, GROW_MAX_CHUNK);
-  const uint64_t bytes = tarni_min(tarni_max(tarni_min(part, most), least), cap);
+  const uint64_t bytes = tarni_min(tarni_max(tarni_min(part, most), least), chunk_most(heap));
   return tarni_min(tarni_max(tarni_align_down(bytes, heap->unit), heap->unit), missing);
 }
 
-/* What a program loads before it gives anything back, as the weights of a model, comes in blocks of
- * hardly more than a unit, for each of which a unit would be made; and once it has given them back
- * they come together in rows of dozens of chunks. So every other time as much is made at once as
- * several of them need. (Not every time: rows end best in small chunks.) */
-static uint64_t ahead_of_load(const tarn_heap *heap, const tarni_need *need) {
+/* What a program loads at first, as the weights of a model, comes in blocks of hardly more than a
+ * unit, for each of which a unit would be made; and once it has given some back they come together
+ * in rows of dozens of chunks. So, until there is the first view, as much is made at once as
+ * several of them need, in turn more and less: rows end best in small chunks. */
+static uint64_t least_of_load(const tarn_heap *heap, const tarni_need *need) {
   const uint64_t held = heap->reserved_bytes;
-  const uint64_t most = tarni_min(held / GROW_LOAD_SHARE, GROW_LOAD_MOST);
-  const uint64_t step = tarni_align_down(most, heap->unit);
-  const uint64_t limit = tarni_min(heap->limit_bytes, heap->port->device.total_bytes);
-  const bool is_loading = held < GROW_LOAD_HEAP && heap->idle_bytes == 0 && heap->n_aliases == 0 &&
+  const uint64_t most = heap->n_chunks % 2 == 0 ? GROW_LOAD_MOST : GROW_LOAD_LESS;
+  const uint64_t share = tarni_min(held / GROW_LOAD_SHARE, chunk_most(heap));
+  const uint64_t least = tarni_align_down(tarni_min(share, most), heap->unit);
+  const bool is_loading = held < GROW_LOAD_HEAP && heap->n_aliases == 0 &&
                           need->zone != TARNI_ZONE_SMALL && !heap->is_fixed;
-  const bool may = !need->is_short && heap->refused_bytes == 0 &&
-                   held + need->size + step <= limit / GROW_LOAD_LIMIT_SHARE;
-  return is_loading && may && heap->n_chunks % 2 == 0 ? step : 0;
+  const bool may = heap->refused_bytes == 0 &&
+                   held + need->size + least <= limit_of(heap) / GROW_LOAD_LIMIT_SHARE;
+  return is_loading && may ? least : 0;
 }
 
 /* What an eased heap needs wanders, and it grows by less and less and never for the last time: a
  * step ahead is most often the last. Not beyond its bounds, where it would have to collect again.
  */
-static uint64_t ahead_of_eased(const tarn_heap *heap, const tarni_need *need) {
+static uint64_t step_of_eased(const tarn_heap *heap, const tarni_need *need) {
   const uint64_t parts = (uint64_t)GROW_EASED_SHARE * tarni_max(heap->n_caches, 1);
   const uint64_t share = tarni_max(heap->reserved_bytes / parts, heap->unit);
   const uint64_t step = tarni_min((uint64_t)1 << tarni_log2(share), GROW_EASED_MOST);
@@ -159,8 +163,9 @@ static tarn_status plan_new_locked(tarn_heap *heap, tarni_growth *growth, uint64
   }
   const uint64_t total = heap->reserved_bytes + more;
   while (offset < end) {
-    const uint64_t step = tarni_max(chunk_next(heap, growth, end - offset, total), growth->ahead);
-    const uint64_t bytes = heap->is_fixed ? end - offset : tarni_min(step, end - offset);
+    const uint64_t least = tarni_max(growth->step, growth->least);
+    const uint64_t next = tarni_max(chunk_next(heap, growth, end - offset, total), least);
+    const uint64_t bytes = heap->is_fixed ? end - offset : tarni_min(next, end - offset);
     const tarni_index index =
         growth->n_chunks < growth->max_chunks ? tarni_phys_take_locked(heap) : 0;
     if (index == 0) {
@@ -186,8 +191,8 @@ static tarn_status plan_window_locked(tarn_heap *heap, tarni_growth *growth, tar
     const bool is_void = extent->kind == TARNI_EXTENT_VOID;
     const uint64_t unit = is_void ? heap->unit : TARNI_GRANULE;
     const uint64_t from = tarni_max(tarni_align_down(growth->start, unit), extent->offset);
-    const uint64_t size = tarni_align_up(growth->end - from, unit);
-    const uint64_t most = is_void ? tarni_max(size, growth->ahead) : size;
+    const uint64_t size = tarni_align_up(growth->end - from, is_void ? growth->step : unit);
+    const uint64_t most = is_void ? tarni_max(size, growth->least) : size;
     const uint64_t to = tarni_min(from + most, extent->offset + extent->size);
     if (!tarni_growth_take_locked(heap, growth, i, from, to)) {
       return tarni_growth_no_records(heap);
@@ -220,7 +225,8 @@ static tarn_status window_make(const tarn_heap *heap, tarni_index lane, uint64_t
  * is what would have to be made. */
 static tarn_status grow_plan_locked(tarn_heap *heap, tarni_growth *growth, const tarni_need *need,
                                     bool may_view, uint64_t *missing) {
-  growth->ahead = tarni_max(ahead_of_eased(heap, need), ahead_of_load(heap, need));
+  growth->step = step_of_eased(heap, need);
+  growth->least = least_of_load(heap, need);
   growth->search.is_lean = need->is_short || need->size > room_left_locked(heap) / GROW_LEAN_SHARE;
   const tarni_window chosen = tarni_window_find_locked(heap, &growth->search, need);
   if (chosen.first == 0 && may_view && !heap->is_fixed) { /* a view has addresses of its own */
@@ -262,7 +268,7 @@ static tarn_status grow_window(tarn_heap *heap, const tarni_need *need, bool may
     free(growth);
     return TARN_OK;
   }
-  const bool is_ahead = growth->ahead > heap->unit;
+  const bool is_ahead = growth->step > heap->unit || growth->least > heap->unit;
   const tarn_status done = grow_run(heap, growth, status, extent);
   if (is_ahead && done == TARN_DEVICE_MEMORY && heap->refused_bytes != 0) {
     return grow_window(heap, need, may_view, missing,

@@ -37,7 +37,7 @@ tarn_status tarni_growth_make(const tarn_heap *heap, tarni_index lane, uint64_t 
   (*growth)->search.lane = lane;
   (*growth)->search.may_map = true;
   (*growth)->search.max_pieces = (uint32_t)n_pieces;
-  (*growth)->ahead = heap->unit;
+  (*growth)->step = heap->unit;
   (*growth)->max_chunks = (uint32_t)n_chunks;
   (*growth)->pieces = (growth_piece *)(void *)&(*growth)->chunks[n_chunks];
   return TARN_OK;

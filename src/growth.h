@@ -28,7 +28,8 @@ typedef struct tarni_growth {
   uint32_t n_pieces;
   uint32_t n_chunks;
   uint32_t max_chunks;
-  uint64_t ahead;       /* bytes of which new memory is a multiple, beyond the window if need be */
+  uint64_t step, least; /* new memory is a multiple of the one and no less than the other, beyond
+                           the window if need be */
   uint64_t start, end;  /* the window */
   uint64_t fresh_bytes; /* of new chunks, that count against the limit until they are there */
   uint64_t stuck_bytes; /* of new chunks that could not be released yet */

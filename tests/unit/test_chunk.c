@@ -396,6 +396,68 @@ static void made_as_it_is_used(void) {
   }
 }
 
+/* A young program that loads gets chunks of several blocks, in turn larger and smaller ones; a
+ * sixteenth of what it holds at most. */
+static void larger_while_it_loads(void) {
+  static rig_block blocks[N_LOADED];
+  rig r;
+  rig_block small[4];
+  int n = 0;
+  REQUIRE(rig_open(&r, "sim:16G", NULL, 1));
+  for (uint64_t n_units = 8; n_units < 256; n_units += 8) {
+    const uint64_t had = rig_stats(&r).reserved_bytes;
+    const uint64_t most = tarni_max(had / 16, 4 * MIB); /* what one block needs */
+    (void)load(&r, blocks, &n, n_units);
+    CHECK(largest_chunk(&r) <= tarni_max(rig_stats(&r).reserved_bytes / 16, 4 * MIB));
+    CHECK(rig_stats(&r).reserved_bytes - rig_stats(&r).used_bytes <= most);
+  }
+  CHECK_EQ(largest_chunk(&r), 16 * MIB);
+  CHECK(calls_of(&r, TARN_CALL_CREATE) < 256 / 3); /* a unit or two for each block otherwise */
+  const uint64_t held = rig_stats(&r).reserved_bytes, made = calls_of(&r, TARN_CALL_CREATE);
+  for (int i = 0; i < 4; i++) { /* small blocks are not what it loads */
+    CHECK_OK(rig_alloc(&r, MIB, r.streams[0], &small[i]));
+    CHECK(rig_stats(&r).reserved_bytes <= held + (uint64_t)(i + 1) * 2 * MIB);
+  }
+  CHECK(calls_of(&r, TARN_CALL_CREATE) >= made + 2);
+  for (int i = 0; i < 4; i++) {
+    CHECK_OK(rig_free(&r, &small[i], r.streams[0]));
+  }
+  unload(&r, blocks, n);
+}
+
+/* What is made at most for one of the next blocks, when a program has loaded so many units; or for
+ * the very next one, where the device refuses the first try. */
+static uint64_t made_for_block(uint64_t limit, uint64_t n_units, bool is_refused) {
+  static rig_block blocks[N_LOADED];
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = limit};
+  rig r;
+  uint64_t most = 0;
+  int n = 0;
+  if (!rig_open(&r, "sim:16G", &config, 1)) {
+    return 0;
+  }
+  (void)load(&r, blocks, &n, n_units);
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_CREATE, is_refused, 1, 2));
+  for (int i = 0; i < (is_refused ? 1 : 8); i++) {
+    const uint64_t had = rig_stats(&r).reserved_bytes;
+    (void)load(&r, blocks, &n, had / (2 * MIB) + 1);
+    most = tarni_max(most, rig_stats(&r).reserved_bytes - had);
+  }
+  CHECK_OK(tarn_sim_fail(r.device, TARN_CALL_COUNT, 0, 0, 0));
+  unload(&r, blocks, n);
+  return most;
+}
+
+static void loading_has_bounds(void) {
+  const uint64_t all = (uint64_t)16 << 30;
+  CHECK_EQ(made_for_block(all, 128, false), 16 * MIB);
+  CHECK_EQ(made_for_block(all, 32, false), 4 * MIB);  /* a sixteenth of what is held */
+  CHECK_EQ(made_for_block(all, 260, false), 4 * MIB); /* it is not young any more */
+  CHECK(made_for_block(all, 128, true) <= 4 * MIB);
+  CHECK_EQ(made_for_block(all / 8, 100, false), 8 * MIB); /* a 256th of the limit */
+  CHECK_EQ(made_for_block(all / 8, 130, false), 4 * MIB); /* an eighth of it is held */
+}
+
 /* A window begins in what is free below the void, and only the rest of it is made. */
 static void made_behind_what_is_free(void) {
   static rig_block blocks[N_LOADED];
@@ -411,11 +473,12 @@ static void made_behind_what_is_free(void) {
   const uint64_t made = calls_of(&r, TARN_CALL_CREATE), held = rig_stats(&r).reserved_bytes;
   const uint64_t end = r.heap->zones[TARNI_ZONE_LARGE].first + held;
   CHECK(r.heap->idle_bytes != 0);
-  CHECK_OK(rig_alloc(&r, 20 * MIB, r.streams[0], &large));
+  const uint64_t bytes = r.heap->base + end - start + 12 * MIB;
+  CHECK_OK(rig_alloc(&r, bytes, r.streams[0], &large));
   const uint64_t offset = large.address - r.heap->base;
   CHECK(large.address >= start && offset < end);
   CHECK_EQ(calls_of(&r, TARN_CALL_CREATE), made + 1);
-  CHECK_EQ(rig_stats(&r).reserved_bytes, held + tarni_align_up(offset + 20 * MIB - end, 2 * MIB));
+  CHECK_EQ(rig_stats(&r).reserved_bytes, held + tarni_align_up(offset + bytes - end, 2 * MIB));
   CHECK_OK(rig_free(&r, &large, r.streams[0]));
   unload(&r, blocks, n);
 }
@@ -462,6 +525,8 @@ static const test_case cases[] = {
     {"made in ever smaller chunks", ever_smaller},
     {"made as it is used", made_as_it_is_used},
     {"made behind what is free", made_behind_what_is_free},
+    {"larger ones while a program loads", larger_while_it_loads},
+    {"and not beyond bounds", loading_has_bounds},
     {"less is made where the device refuses what is ahead", refused_ahead},
     {"joined instead of made", joined_instead_of_made},
     {"blocks of whole units lie on chunks of their own", whole_units_go_whole},

@@ -254,6 +254,7 @@ static bool comb_open(program *p, uint64_t lean_peak) {
     return false;
   }
   for (int i = 0; i < N; i++) {
+    p->r.heap->refused_bytes = 1; /* as if the device had refused more: none is made ahead */
     CHECK_OK(rig_alloc(&p->r, 2 * MIB, p->r.streams[0], &p->blocks[i]));
   }
   for (int i = 0; i < N; i += 2) {
