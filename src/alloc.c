@@ -90,7 +90,9 @@ static tarn_status small_miss(tarn_heap *heap, tarni_cache *cache, uint32_t clas
   tarni_stack *stack = &cache->stacks[class_index];
   tarn_status status = TARN_OK;
   tarni_lock_acquire(&heap->lock);
-  tarni_tide_refloat_locked(heap, cache);
+  if (!tarni_cache_is_dead(cache)) {
+    tarni_tide_wade_locked(heap, cache, true);
+  }
   const bool is_kept = stack->n != 0; /* by this cache: somebody keeps its owner out */
   uint32_t item = is_kept ? stack->items[--stack->n] : small_find_locked(heap, cache, class_index);
   while (item == UINT32_MAX && status == TARN_OK && !tarni_cache_is_dead(cache)) {

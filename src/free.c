@@ -47,6 +47,7 @@ static tarn_status small_free(tarn_heap *heap, tarni_cache *cache, uint32_t item
   }
   if (!is_dead) {
     (void)small_keep(heap, cache, class_index, item);
+    tarni_tide_wade_locked(heap, cache, false);
   }
   tarni_lock_release(&heap->lock);
   return is_dead ? TARNI_RETIRED : TARN_OK;

@@ -363,8 +363,9 @@ void tarni_tide_note_locked(tarn_heap *heap);
 void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache);
 /* A large block has gone: where hardly anything is used any more, the cache is beached. */
 void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache);
-/* A small block is to be found, and perhaps in a cache that was beached: collected first. */
-void tarni_tide_refloat_locked(tarn_heap *heap, tarni_cache *cache);
+/* A small block is to be found or has gone, perhaps in a cache that is beached. pre: it is not
+ * dead. */
+void tarni_tide_wade_locked(tarn_heap *heap, tarni_cache *cache, bool is_alloc);
 
 /* ---- cache.c: threads' caches: cache.h ---- */
 

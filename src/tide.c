@@ -29,6 +29,7 @@ enum {
   TIDE_BLOCKS = 32,    /* and free blocks that it may look at in vain, for each large block */
   TIDE_FEW = 512,      /* so many of them are looked at for nothing, */
   TIDE_MOST = 1 << 14, /* and never more than this */
+  TIDE_SLOW = 1 << 10, /* small blocks that the owners of beached caches take and give in an ebb */
 };
 
 static uint64_t wave_of(const tarn_heap *heap) {
@@ -59,6 +60,14 @@ static bool is_low(const tarn_heap *heap) {
          (!tide->is_collected || used + lower <= tide->collected);
 }
 
+static void beached_set(tarn_heap *heap, tarni_cache *cache, bool is_beached) {
+  if (cache->is_beached != is_beached) {
+    cache->is_beached = is_beached;
+    atomic_store_explicit(&cache->is_revoked, tarni_cache_is_closed_locked(heap, cache),
+                          memory_order_relaxed);
+  }
+}
+
 /* Free blocks that collecting looks at. */
 static uint64_t blocks_kept(const tarn_heap *heap, const tarni_cache *cache) {
   uint64_t n = 0;
@@ -68,16 +77,15 @@ static uint64_t blocks_kept(const tarn_heap *heap, const tarni_cache *cache) {
   return n;
 }
 
-/* Whether the caller's cache is to be collected, if not too much is in it. */
-static bool may_collect(const tarn_heap *heap) {
+/* Whether rounds are looked for, and large blocks pay for it. */
+static bool is_watching(const tarn_heap *heap) {
   return !heap->is_fixed && !tarni_grow_is_cheap_locked(heap, 0) &&
-         !tarni_rest_is_eased_locked(heap, 0) && is_low(heap) &&
-         heap->tide.n_blocks >= heap->tide.price;
+         !tarni_rest_is_eased_locked(heap, 0);
 }
 
 static void collect(tarn_heap *heap, tarni_cache *cache) {
   tarni_tide *tide = &heap->tide;
-  if (!may_collect(heap) || blocks_kept(heap, cache) > TIDE_MOST) {
+  if (blocks_kept(heap, cache) > TIDE_MOST) {
     return;
   }
   const uint32_t n_slabs = tarni_cache_collect_locked(heap, cache, true);
@@ -88,31 +96,53 @@ static void collect(tarn_heap *heap, tarni_cache *cache) {
   tide->collected = heap->used_bytes;
 }
 
-static void beached_set(tarn_heap *heap, tarni_cache *cache, bool is_beached) {
-  cache->is_beached = is_beached;
-  atomic_store_explicit(&cache->is_revoked, tarni_cache_is_closed_locked(heap, cache),
-                        memory_order_relaxed);
-}
-
-void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache) {
-  if (!cache->is_beached && heap->used_bytes <= wave_of(heap) && may_collect(heap)) {
-    beached_set(heap, cache, true);
-  }
-}
-
-void tarni_tide_refloat_locked(tarn_heap *heap, tarni_cache *cache) {
-  if (TARNI_UNLIKELY(cache->is_beached)) {
-    beached_set(heap, cache, false);
-    if (!tarni_cache_is_dead(cache)) { /* else its lane may be another's */
-      collect(heap, cache);
-    }
+static void collect_if_low(tarn_heap *heap, tarni_cache *cache) {
+  if (is_watching(heap) && is_low(heap) && heap->tide.n_blocks >= heap->tide.price) {
+    collect(heap, cache);
   }
 }
 
 void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
-  if (TARNI_UNLIKELY(cache->is_beached)) {
+  beached_set(heap, cache, false);
+  heap->tide.n_blocks++;
+  collect_if_low(heap, cache);
+}
+
+/* ---- On the ground ---- */
+
+/* Whether all blocks that came from the cache are back in it. */
+static bool has_all(const tarni_cache *cache) {
+  uint64_t n_out = 0;
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    n_out += cache->stacks[i].allocs - cache->stacks[i].frees;
+  }
+  for (uint32_t i = 0; i < TARNI_LARGE_ROWS; i++) {
+    n_out += cache->churn[i].allocs - cache->churn[i].frees;
+  }
+  return n_out == 0;
+}
+
+void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache) {
+  const tarni_tide *tide = &heap->tide;
+  if (tide->is_ebb && heap->used_bytes <= wave_of(heap) && tide->n_slow < TIDE_SLOW &&
+      is_watching(heap)) {
+    beached_set(heap, cache, true);
+  }
+}
+
+void tarni_tide_wade_locked(tarn_heap *heap, tarni_cache *cache, bool is_alloc) {
+  tarni_tide *tide = &heap->tide;
+  if (TARNI_LIKELY(!cache->is_beached)) {
+    return;
+  }
+  bool is_over = ++tide->n_slow == TIDE_SLOW;
+  if (is_alloc && !tide->is_ended && has_all(cache)) {
+    tide->is_ended = is_over = true;
+    collect(heap, cache);
+  } else if (is_alloc) {
+    collect_if_low(heap, cache);
+  }
+  if (is_over) {
     beached_set(heap, cache, false);
   }
-  heap->tide.n_blocks++;
-  collect(heap, cache);
 }

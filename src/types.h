@@ -446,6 +446,8 @@ typedef struct tarni_tide { /* of what is used (tide.c) */
   uint64_t turn;            /* the most of this flood, or the least of this ebb */
   uint64_t low;             /* the least of the ebb before */
   uint64_t n_blocks, price; /* large blocks since the last collecting, and before the next */
+  uint32_t n_slow;          /* in this ebb: small blocks of beached caches, */
+  bool is_ended;            /* and whether what all of it was used for has ended */
 } tarni_tide;
 
 enum { TARNI_TREE_VOID = 0 }; /* trees[0] of a zone; trees[1 + lane] hold what lanes have freed */
