@@ -4,7 +4,7 @@
  * is free at the end of a row that is there, or at the end of a chunk; goes on with chunks that are
  * free as a whole; and ends in what is free at the beginning of one. Each mapping costs the same,
  * however large the chunk is: so the fewest are looked for and, as good, those that leave the most
- * chunks free as a whole. */
+ * chunks free as a whole, and the least behind the block of a chunk that others use. */
 #include <stdlib.h>
 
 #include "base/bits.h"
@@ -13,6 +13,7 @@
 enum {
   JOIN_MAPPING = 16,      /* a mapping is worth so many units of chunks that are free as a whole, */
   JOIN_MISSING = 1 << 20, /* and a unit of new memory so much more */
+  JOIN_TAILS = 16,        /* ends of chunks that are tried, the longest ones */
   JOIN_GAP_SHARE = 256, /* behind a row as much is left as the heap holds, up to this part of all */
   JOIN_TRIES = 8,       /* with chunks refused that turned out not to be free */
 };
@@ -26,9 +27,9 @@ typedef struct join_chunk {
 typedef struct join {
   tarni_growth *growth;
   uint64_t size, alignment;
-  join_chunk *wholes, *heads;
-  uint32_t n_wholes, n_heads;
-  join_chunk tail;     /* the longest */
+  join_chunk *wholes, *heads, *tails;
+  uint32_t n_wholes, n_heads, n_tails;
+  join_chunk tail;     /* that the view begins with, if it begins so */
   uint64_t most;       /* bytes of the largest chunk */
   tarni_run run;       /* the longest at the end of a row */
   uint64_t number;     /* chunks of that run bear it */
@@ -36,7 +37,7 @@ typedef struct join {
   bool is_blocked;     /* no addresses are left, or no more places may be made */
 } join;
 
-typedef enum join_start { JOIN_NOTHING, JOIN_TAIL, JOIN_RUN, JOIN_STARTS } join_start;
+typedef enum join_start { JOIN_NOTHING, JOIN_TAIL, JOIN_RUN } join_start;
 
 /* ---- What there is ---- */
 
@@ -50,8 +51,7 @@ static int chunk_compare(const void *a, const void *b) {
 
 static void chunks_list_locked(tarn_heap *heap, join *at) {
   const tarni_search *search = &at->growth->search;
-  at->n_wholes = at->n_heads = 0;
-  at->tail = (join_chunk){0};
+  at->n_wholes = at->n_heads = at->n_tails = 0;
   at->most = 0;
   for (tarni_index i = 1; i < heap->n_chunks; i++) {
     tarni_phys *chunk = &heap->chunks[i];
@@ -69,12 +69,13 @@ static void chunks_list_locked(tarn_heap *heap, join *at) {
       at->heads[at->n_heads++] = (join_chunk){i, head};
     }
     const uint64_t tail = tarni_tail_locked(heap, search, chunk);
-    if (tail > at->tail.bytes) {
-      at->tail = (join_chunk){i, tail};
+    if (tail != 0) {
+      at->tails[at->n_tails++] = (join_chunk){i, tail};
     }
   }
   qsort(at->wholes, at->n_wholes, sizeof(*at->wholes), chunk_compare);
   qsort(at->heads, at->n_heads, sizeof(*at->heads), chunk_compare);
+  qsort(at->tails, at->n_tails, sizeof(*at->tails), chunk_compare);
 }
 
 /* The longest run that a row ends with; its chunks are marked. */
@@ -96,7 +97,7 @@ static void run_find_locked(tarn_heap *heap, join *at) {
 
 /* The first of a list that has so much; `n`: none has. */
 static uint32_t list_from(const join_chunk *list, uint32_t n, uint64_t bytes) {
-  uint32_t low = 0, high = n;
+  uint32_t low = n != 0 && list[n - 1].bytes < bytes ? n : 0, high = n;
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
     if (list[middle].bytes < bytes) {
@@ -143,6 +144,7 @@ typedef struct join_choice {
   uint32_t n;       /* chunks that are to be mapped */
   uint64_t wholes;  /* units of chunks that are free as a whole */
   uint64_t missing; /* bytes */
+  uint64_t spare;   /* bytes that are left over of what is free at the beginning of the last one */
 } join_choice;
 
 static void choice_add(const tarn_heap *heap, join_choice *choice, tarni_index *chunks,
@@ -181,6 +183,7 @@ static join_choice choose(const tarn_heap *heap, const join *at, join_start star
     const join_chunk *head = list_least(heap, at, start, true, left);
     if (head != NULL) {
       choice_add(heap, &choice, chunks, head->chunk, false);
+      choice.spare = head->bytes - left;
       return choice;
     }
     const join_chunk *whole = list_least(heap, at, start, false, left);
@@ -203,25 +206,39 @@ static join_choice choose(const tarn_heap *heap, const join *at, join_start star
   return choice;
 }
 
+/* In granules. */
 static uint64_t price_of(const tarn_heap *heap, const join_choice *choice) {
   const uint64_t missing = tarni_unit_of(heap, tarni_align_up(choice->missing, heap->unit));
-  return missing * JOIN_MISSING + (uint64_t)choice->n * JOIN_MAPPING + choice->wholes;
+  const uint64_t units =
+      missing * JOIN_MISSING + (uint64_t)choice->n * JOIN_MAPPING + choice->wholes;
+  return ((units << heap->unit_log2) + choice->spare) >> TARNI_GRANULE_LOG2;
 }
 
-static join_start start_choose(const tarn_heap *heap, const join *at, join_choice *best) {
+/* Whether a start is better than the best so far, which it is then. */
+static bool start_try(const tarn_heap *heap, const join *at, join_start start, join_choice *best) {
+  if (start_bytes(heap, at, start) == 0) {
+    return false;
+  }
+  const join_choice choice = choose(heap, at, start, NULL);
+  const bool is_better = price_of(heap, &choice) < price_of(heap, best);
+  *best = is_better ? choice : *best;
+  return is_better;
+}
+
+static join_start start_choose(const tarn_heap *heap, join *at, join_choice *best) {
   join_start chosen = JOIN_NOTHING;
+  join_chunk tail = {0};
   *best = choose(heap, at, JOIN_NOTHING, NULL);
-  for (join_start start = JOIN_TAIL; start < JOIN_STARTS; start++) {
-    if (start_bytes(heap, at, start) == 0) {
-      continue;
-    }
-    const join_choice choice = choose(heap, at, start, NULL);
-    if (price_of(heap, &choice) < price_of(heap, best)) {
-      *best = choice;
-      chosen = start;
+  const uint32_t last = at->n_tails > JOIN_TAILS ? at->n_tails - JOIN_TAILS : 0;
+  for (uint32_t i = at->n_tails; i-- != last;) {
+    at->tail = at->tails[i];
+    if (start_try(heap, at, JOIN_TAIL, best)) {
+      tail = at->tail;
+      chosen = JOIN_TAIL;
     }
   }
-  return chosen;
+  at->tail = tail;
+  return start_try(heap, at, JOIN_RUN, best) ? JOIN_RUN : chosen;
 }
 
 /* ---- Planning ---- */
@@ -450,12 +467,13 @@ tarn_status tarni_join_grow(tarn_heap *heap, const tarni_need *need, bool may_st
   TARN_TRY(tarni_growth_make(heap, need->lane, n, 4, &at.growth));
   at.growth->search.may_steal = may_steal;
   at.growth->search.is_urgent = need->is_short;
-  join_chunk *lists = calloc(2 * n, sizeof(*lists));
+  join_chunk *lists = calloc(3 * n, sizeof(*lists));
   tarni_index *chunks = calloc(n, sizeof(*chunks));
   tarn_status status = TARN_OK;
   if (lists != NULL && chunks != NULL) {
     at.wholes = lists;
     at.heads = lists + n;
+    at.tails = at.heads + n;
     status = join_run(heap, &at, need, chunks, more, extent);
   } else { /* more memory is made, if that can be */
     free(at.growth);

@@ -100,6 +100,10 @@ static void view_get(scene *s, uint64_t bytes, int stream) {
   CHECK(is_view(s, &s->view));
 }
 
+static const tarni_phys *chunk_of(const scene *s, tarn_ptr address) {
+  return &s->r.heap->chunks[s->r.heap->units[(address - s->r.heap->base) / s->r.heap->unit]];
+}
+
 /* ---- What it is made of ---- */
 
 /* Replaces block i by two, of which one stays: what is free is behind the first, or before the
@@ -150,6 +154,26 @@ static void tail_whole_head(void) {
   scene_close(&s);
 }
 
+/* Of several tails the one is taken after which the least is left over at the end: not the longest
+ * one, of 6 MiB, but that of 4, where the head is of 4, too. */
+static void matching_tail(void) {
+  static scene s;
+  REQUIRE(scene_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT));
+  rig_block kept[3];
+  kept[2] = chunk_cut(&s, 5, 4 * MIB, 4 * MIB, false);
+  kept[1] = chunk_cut(&s, 3, 4 * MIB, 4 * MIB, true);
+  kept[0] = chunk_cut(&s, 1, 2 * MIB, 6 * MIB, true);
+  view_get(&s, 8 * MIB, 0);
+  CHECK_EQ(s.r.heap->n_aliases, 2);
+  CHECK(chunk_of(&s, s.view.address) == chunk_of(&s, kept[1].address));
+  CHECK(chunk_of(&s, s.view.address + 4 * MIB) == chunk_of(&s, kept[2].address));
+  CHECK(rig_is_sound(&s.r));
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(rig_free(&s.r, &kept[i], s.r.streams[0]));
+  }
+  scene_close(&s);
+}
+
 /* A row that ends in what is free goes on there: only what it lacks is mapped. */
 static void rows_go_on(void) {
   static scene s;
@@ -170,10 +194,6 @@ static void rows_go_on(void) {
 }
 
 enum { SMALL = MIB / 2, N_SMALL = 8 * MIB / SMALL }; /* a chunk full of them */
-
-static const tarni_phys *chunk_of(const scene *s, tarn_ptr address) {
-  return &s->r.heap->chunks[s->r.heap->units[(address - s->r.heap->base) / s->r.heap->unit]];
-}
 
 static void small_get(scene *s, rig_block *block) {
   CHECK_OK(rig_alloc(&s->r, SMALL, s->r.streams[0], block));
@@ -734,6 +754,7 @@ static const test_case cases[] = {
     {"what is younger comes last", younger_last},
     {"what is older is not to be had", older_is_taken},
     {"a tail, a whole chunk and a head", tail_whole_head},
+    {"a tail and a head that match", matching_tail},
     {"rows go on", rows_go_on},
     {"small blocks borrow", small_blocks_borrow},
     {"borrowed as a whole", borrowed_as_a_whole},
