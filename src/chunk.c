@@ -6,7 +6,13 @@
 #include "base/bits.h"
 #include "room.h"
 
-enum { CHUNK_MAX_TRIES = 64 }; /* for room at an alignment that is only wished for */
+enum {
+  CHUNK_MAX_TRIES = 64, /* for room at an alignment that is only wished for */
+  /* A block of no more than this part of the heap is put where the least is left over, of so many
+   * places; a larger one into the lowest. */
+  CHUNK_TIGHT_SHARE = 256,
+  CHUNK_TIGHT_TRIES = 8,
+};
 
 /* ---- Idle chunks, by their homes ---- */
 
@@ -99,29 +105,54 @@ static tarni_index tree_first(tarn_heap *heap, uint32_t tree, const tarni_need *
   return tarni_extent_first_locked(heap, need->zone, tree, need->size, need->alignment, tries);
 }
 
-/* The one found before, or a lower one of another tree, where the lane may use what is no younger
- * than a ticket. */
-static tarni_index find_lower(tarn_heap *heap, uint32_t tree, const tarni_need *need,
-                              uint64_t ticket, tarni_index found) {
-  const uint64_t below = found != 0 ? heap->extents[found].offset : UINT64_MAX;
-  const tarni_index lower = tarni_extent_find_met_locked(heap, tree, need, below, ticket);
-  return lower != 0 ? lower : found;
+/* What a small block leaves over of a large extent is in the way of large blocks, and most small
+ * ones come again. What large ones leave over is put to use anyway. */
+static bool is_tight(const tarn_heap *heap, const tarni_need *need) {
+  return need->zone == TARNI_ZONE_LARGE && !heap->is_fixed &&
+         need->size <= heap->reserved_bytes / CHUNK_TIGHT_SHARE;
 }
 
-/* The lowest of all: a program that repeats itself is to find the same addresses again. */
+static tarni_index tree_choose(tarn_heap *heap, uint32_t tree, const tarni_need *need) {
+  const tarni_index tightest =
+      is_tight(heap, need) ? tarni_extent_tightest_locked(heap, tree, need, CHUNK_TIGHT_TRIES) : 0;
+  return tightest != 0 ? tightest : tree_first(heap, tree, need);
+}
+
+/* The better one of two extents that both fit; one may be none. */
+static tarni_index better_of(const tarn_heap *heap, const tarni_need *need, tarni_index a,
+                             tarni_index b) {
+  const uint64_t size_a = heap->extents[a].size, size_b = heap->extents[b].size;
+  if (a == 0 || b == 0 || size_a == size_b || !is_tight(heap, need)) {
+    return tarni_extent_lower(heap, a, b);
+  }
+  return size_a < size_b ? a : b;
+}
+
+/* The one found before, or a better one of another tree, where the lane may use what is no younger
+ * than a ticket. */
+static tarni_index find_better(tarn_heap *heap, uint32_t tree, const tarni_need *need,
+                               uint64_t ticket, tarni_index found) {
+  const bool is_any = found == 0 || is_tight(heap, need);
+  const uint64_t below = is_any ? UINT64_MAX : heap->extents[found].offset;
+  return better_of(heap, need, found,
+                   tarni_extent_find_met_locked(heap, tree, need, below, ticket));
+}
+
+/* The best of all, which depends on what is in use alone: a program that repeats itself is to find
+ * the same addresses again. */
 static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
-  tarni_index found = tarni_extent_lower(heap, tree_first(heap, 1 + need->lane, need),
-                                         tree_first(heap, 1 + TARNI_LANE_COMMON, need));
+  tarni_index found = better_of(heap, need, tree_choose(heap, 1 + need->lane, need),
+                                tree_choose(heap, 1 + TARNI_LANE_COMMON, need));
   const uint64_t *oldest = heap->zones[need->zone].oldest;
   for (tarni_index other = 1; other < heap->n_lanes; other++) {
     const uint64_t ticket = tarni_order_met_locked(heap, other, need->lane);
     if (oldest[1 + other] <= ticket && other != need->lane) {
-      found = find_lower(heap, 1 + other, need, ticket, found);
+      found = find_better(heap, 1 + other, need, ticket, found);
     }
   }
   const uint32_t several = 1 + heap->max_lanes;
   return heap->zones[need->zone].trees[several] != 0
-             ? find_lower(heap, several, need, UINT64_MAX, found)
+             ? find_better(heap, several, need, UINT64_MAX, found)
              : found;
 }
 
@@ -155,17 +186,26 @@ tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need) {
   return found != 0 ? take_cut(heap, found, need) : 0;
 }
 
-/* Nothing that is free lies below and fits, nor in front, where it might join the block. Where its
- * chunks would go once they are idle is not looked at: that is what keeping it saves. */
-bool tarni_chunk_is_lowest_locked(tarn_heap *heap, const tarni_need *need, tarni_index index) {
+static bool is_free(const tarn_heap *heap, tarni_index index) {
+  return index != 0 && heap->extents[index].kind == TARNI_EXTENT_FREE;
+}
+
+/* Nothing that is free is a better place, nor lies in front, where it might join the block, nor
+ * behind one that is to lie tightly. Where its chunks would go once they are idle is not looked at:
+ * that is what keeping it saves. */
+bool tarni_chunk_is_best_locked(tarn_heap *heap, const tarni_need *need, tarni_index index) {
   const tarni_extent *block = tarni_extent_at(heap, index);
-  const tarni_extent *before = &heap->extents[block->previous];
+  const bool has_front =
+      is_free(heap, block->previous) &&
+      tarni_align_up(heap->extents[block->previous].offset, need->alignment) < block->offset;
+  const bool has_back = is_tight(heap, need) && is_free(heap, block->next);
+  if (!tarni_is_aligned(block->offset, need->alignment) || has_front || has_back) {
+    return false;
+  }
   const tarni_index found = find_met(heap, need);
-  const bool has_front = block->previous != 0 && before->kind == TARNI_EXTENT_FREE &&
-                         tarni_align_up(before->offset, need->alignment) < block->offset;
-  return tarni_is_aligned(block->offset, need->alignment) && !has_front &&
-         (found == 0 ||
-          tarni_align_up(heap->extents[found].offset, need->alignment) > block->offset);
+  const bool is_larger = is_tight(heap, need) && heap->extents[found].size > block->size;
+  return found == 0 || is_larger ||
+         tarni_align_up(heap->extents[found].offset, need->alignment) > block->offset;
 }
 
 /* The lowest extent of a tree that fits and can be waited for. */

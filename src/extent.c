@@ -219,6 +219,44 @@ tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t t
                                     : tree_first_aligned(heap, root, size, alignment, &tries);
 }
 
+/* Whether any of it lies on a spare chunk. */
+static bool is_spare(const tarn_heap *heap, uint64_t start, uint64_t size) {
+  const uint64_t last = tarni_unit_of(heap, start + size - 1);
+  bool is = false;
+  for (uint64_t unit = tarni_unit_of(heap, start); unit <= last && !is; unit++) {
+    is = heap->chunks[heap->units[unit]].is_spare;
+  }
+  return is;
+}
+
+/* Looks at the extents below a node that are large enough, from the lowest on, until it has seen so
+ * many; the smallest of them that fits on chunks that are not spare is the best one, and of these
+ * the lowest. */
+static void tree_tightest(const tarn_heap *heap, tarni_index root, const tarni_need *need,
+                          uint32_t *n_left, tarni_index *best) {
+  const tarni_extent *node = &heap->extents[root];
+  if (*n_left == 0 || node->largest < need->size) {
+    return;
+  }
+  tree_tightest(heap, node->left, need, n_left, best);
+  if (*n_left != 0 && node->size >= need->size) {
+    const uint64_t start = tarni_align_up(node->offset, need->alignment);
+    const bool is_better = (*best == 0 || node->size < heap->extents[*best].size) &&
+                           tarni_extent_fits(node, need->size, need->alignment) &&
+                           !is_spare(heap, start, need->size);
+    *best = is_better ? root : *best;
+    --*n_left;
+  }
+  tree_tightest(heap, node->right, need, n_left, best);
+}
+
+tarni_index tarni_extent_tightest_locked(const tarn_heap *heap, uint32_t tree,
+                                         const tarni_need *need, uint32_t n) {
+  tarni_index best = 0;
+  tree_tightest(heap, heap->zones[need->zone].trees[tree], need, &n, &best);
+  return best;
+}
+
 /* The lowest extent below a node that fits and that the lane may use, of those below an offset and
  * no younger than a ticket. */
 static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_need *need,

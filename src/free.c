@@ -83,14 +83,14 @@ static bool may_keep(const tarn_heap *heap, const tarni_cache *cache, uint64_t s
          size <= FREE_LARGE_KEEP_MAX && !is_shared && !tarni_is_watched(heap);
 }
 
-static bool is_lowest(tarn_heap *heap, const tarni_cache *cache, tarni_index index, uint64_t size) {
+static bool is_best(tarn_heap *heap, const tarni_cache *cache, tarni_index index, uint64_t size) {
   const tarni_need need = {.lane = cache->lane,
                            .zone = 1,
                            .size = size,
                            .least = TARNI_GRANULE,
                            .alignment = tarni_large_alignment_locked(heap, size, TARNI_GRANULE),
                            .class_index = TARNI_CLASS_COUNT};
-  return tarni_chunk_is_lowest_locked(heap, &need, index);
+  return tarni_chunk_is_best_locked(heap, &need, index);
 }
 
 /* A block without other uses is free from here on. */
@@ -100,14 +100,14 @@ static void large_end(tarni_cache *cache, tarni_extent *extent) {
   extent->spare = 0;
 }
 
-/* A large block that is not the youngest, or not the only one: kept where it lies lowest. */
+/* A large block that is not the youngest, or not the only one: kept where it would come to lie again. */
 static void large_release_locked(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
   const uint64_t size = heap->extents[index].size;
   large_end(cache, tarni_extent_at(heap, index));
   tarni_shelf_see_locked(heap, cache);
   const bool may = may_keep(heap, cache, size);
   tarni_cache_drop_large_locked(heap, cache);
-  if (may && is_lowest(heap, cache, index, size)) {
+  if (may && is_best(heap, cache, index, size)) {
     large_keep(cache, index, size);
   } else {
     tarni_cache_release_locked(heap, cache, index);

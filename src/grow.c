@@ -152,6 +152,15 @@ static bool may_join(const tarn_heap *heap, const tarni_need *need, uint64_t mor
   return !heap->is_fixed && (need->is_short || !may_make);
 }
 
+/* Whether what is made is spare: a job has ended, and what is held is as much as was ever used, but
+ * in pieces. The job's next round was without that until here, and is to find the same places again
+ * when it is there. */
+static bool is_late(const tarn_heap *heap, const tarni_need *need) {
+  const uint64_t peak = heap->used_peak_bytes;
+  return heap->tide.has_ended && heap->reserved_bytes >= peak &&
+         heap->used_bytes + need->size <= peak;
+}
+
 /* ---- New memory ---- */
 
 /* Plans new chunks for [offset, end). */
@@ -173,7 +182,7 @@ static tarn_status plan_new_locked(tarn_heap *heap, tarni_growth *growth, uint64
                         "the heap has no records left for its %u chunks", heap->max_chunks);
     }
     const uint32_t n_units = (uint32_t)tarni_unit_of(heap, bytes);
-    heap->chunks[index] = (tarni_phys){.n_units = n_units};
+    heap->chunks[index] = (tarni_phys){.n_units = n_units, .is_spare = growth->is_spare};
     growth->chunks[growth->n_chunks++] =
         (growth_chunk){.chunk = index, .n_units = n_units, .offset = offset, .is_new = true};
     growth->fresh_bytes += bytes; /* what captures make meanwhile does not take its place */
@@ -227,6 +236,7 @@ static tarn_status grow_plan_locked(tarn_heap *heap, tarni_growth *growth, const
                                     bool may_view, uint64_t *missing) {
   growth->step = step_of_eased(heap, need);
   growth->least = least_of_load(heap, need);
+  growth->is_spare = is_late(heap, need);
   growth->search.is_lean = need->is_short || need->size > room_left_locked(heap) / GROW_LEAN_SHARE;
   const tarni_window chosen = tarni_window_find_locked(heap, &growth->search, need);
   if (chosen.first == 0 && may_view && !heap->is_fixed) { /* a view has addresses of its own */
@@ -277,13 +287,16 @@ static tarn_status grow_window(tarn_heap *heap, const tarni_need *need, bool may
   return done;
 }
 
-static tarn_status grow_new(tarn_heap *heap, uint64_t size, bool is_for_view, tarni_index *extent) {
+/* view_of: what a view is to be made for with it, or NULL. */
+static tarn_status grow_new(tarn_heap *heap, uint64_t size, const tarni_need *view_of,
+                            tarni_index *extent) {
   *extent = 0;
   heap->is_map_refused = false;
   tarni_growth *growth;
   TARN_TRY(window_make(heap, TARNI_LANE_COMMON, size, &growth));
-  growth->is_for_view = is_for_view;
+  growth->is_for_view = view_of != NULL;
   tarni_lock_acquire(&heap->lock);
+  growth->is_spare = view_of != NULL && is_late(heap, view_of);
   const tarni_index empty = tarni_extent_first_locked(heap, TARNI_ZONE_LARGE, TARNI_TREE_VOID, size,
                                                       heap->unit, UINT32_MAX);
   tarn_status status;
@@ -299,7 +312,7 @@ static tarn_status grow_new(tarn_heap *heap, uint64_t size, bool is_for_view, ta
 }
 
 tarn_status tarni_grow_new(tarn_heap *heap, uint64_t size, tarni_index *extent) {
-  return grow_new(heap, size, false, extent);
+  return grow_new(heap, size, NULL, extent);
 }
 
 /* ---- Growing ---- */
@@ -330,7 +343,7 @@ static tarn_status grow_view(tarn_heap *heap, const tarni_need *need, bool may_s
   const uint64_t kept =
       heap->reserved_bytes - heap->leaving_bytes; /* both under heap->grow alone */
   tarni_index fresh;
-  TARN_TRY(grow_new(heap, more, true, &fresh));
+  TARN_TRY(grow_new(heap, more, need, &fresh));
   tarni_lock_acquire(&heap->lock);
   tarni_extent_give_locked(heap, fresh, TARNI_EXTENT_FREE, &complete);
   tarni_lock_release(&heap->lock);

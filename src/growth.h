@@ -25,6 +25,7 @@ typedef struct tarni_growth {
   struct tarni_growth *next; /* of those that could not be undone yet */
   tarni_search search;       /* whose lane, whether it may steal, how many pieces at most */
   bool is_for_view;          /* what is made will be mapped once more */
+  bool is_spare;             /* and is for what finds no other room */
   uint32_t n_pieces;
   uint32_t n_chunks;
   uint32_t max_chunks;

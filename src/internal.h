@@ -70,6 +70,10 @@ void tarni_extents_close(tarn_heap *heap);
  * many tries were in vain: extents that hold it, but not there. */
 tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t tree, uint64_t size,
                                       uint64_t alignment, uint32_t tries);
+/* Of the first so many of a tree that are large enough the smallest that fits, not on spare chunks;
+ * 0: none does. */
+tarni_index tarni_extent_tightest_locked(const tarn_heap *heap, uint32_t tree,
+                                         const tarni_need *need, uint32_t n);
 /* The lowest one of a tree that the need's lane may use at once, of those below an offset. All of
  * them are no younger than the ticket. 0: none. */
 tarni_index tarni_extent_find_met_locked(tarn_heap *heap, uint32_t tree, const tarni_need *need,

@@ -26,8 +26,8 @@ typedef struct tarni_lent { /* a list of LENT extents, and what has to be waited
 /* ---- chunk.c: physical memory ---- */
 /* Finds an extent of `size` bytes for the lane that needs no driver call; BUSY, cut to size. */
 tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need);
-/* Whether a large block lies below all that is free and fits. */
-bool tarni_chunk_is_lowest_locked(tarn_heap *heap, const tarni_need *need, tarni_index index);
+/* Whether a large block, if it were free, would come to lie in the same place again. */
+bool tarni_chunk_is_best_locked(tarn_heap *heap, const tarni_need *need, tarni_index index);
 /* Has the lane wait for so much that others have freed: a steal. */
 tarn_status tarni_chunk_wait_grow(tarn_heap *heap, const tarni_order *order, tarni_index lane,
                                   uint64_t bytes);

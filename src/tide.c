@@ -41,14 +41,18 @@ void tarni_tide_note_locked(tarn_heap *heap) {
   const uint64_t used = heap->used_bytes;
   const uint64_t wave = wave_of(heap);
   if (tide->is_ebb && used > tide->turn + wave) {
-    *tide = (tarni_tide){
-        .low = tide->turn, .turn = used, .n_blocks = tide->n_blocks, .price = tide->price};
+    *tide = (tarni_tide){.low = tide->turn,
+                         .turn = used,
+                         .n_blocks = tide->n_blocks,
+                         .price = tide->price,
+                         .has_ended = tide->has_ended};
   } else if (!tide->is_ebb && used + wave < tide->turn) {
     tide->is_ebb = true;
     tide->turn = used;
   } else {
     tide->turn = tide->is_ebb ? tarni_min(tide->turn, used) : tarni_max(tide->turn, used);
   }
+  tide->has_ended = tide->has_ended || (tide->is_ebb && used <= wave);
 }
 
 static bool is_low(const tarn_heap *heap) {

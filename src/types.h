@@ -137,6 +137,7 @@ typedef struct tarni_phys {
   uint32_t n_used;   /* granules of it that are in slabs; 0: idle */
   uint32_t n_small;  /* and of these, in slabs among small blocks */
   bool is_leaving;   /* to be released once it is mapped nowhere */
+  bool is_spare;     /* made late: for what finds no other room (grow.c) */
   bool is_mixed;     /* its ends wait for more than an order can name */
   tarni_index link;  /* unused: the next free record */
   tarni_order order; /* what its ends wait for */
@@ -446,6 +447,7 @@ typedef struct tarni_tide { /* of what is used (tide.c) */
   uint64_t turn;            /* the most of this flood, or the least of this ebb */
   uint64_t low;             /* the least of the ebb before */
   uint64_t n_blocks, price; /* large blocks since the last collecting, and before the next */
+  bool has_ended;           /* hardly anything was used any more, once */
   uint32_t n_slow;          /* in this ebb: small blocks of beached caches, */
   bool is_ended;            /* and whether what all of it was used for has ended */
 } tarni_tide;

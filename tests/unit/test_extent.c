@@ -20,7 +20,8 @@ typedef struct model {
   uint8_t kinds[N];         /* as it was given back */
   tarni_index busy[MAX_BUSY];
   int n_busy;
-  uint64_t n_met; /* searches that have found something */
+  uint64_t n_met;   /* searches that have found something */
+  uint64_t n_tight; /* and of those for tight room, something else than the lowest */
 } model;
 
 static uint32_t below(model *m, uint32_t n) {
@@ -178,6 +179,32 @@ static void seek(model *m) {
   m->n_met += expected != 0;
 }
 
+/* The smallest that fits of the first n in address order that are of the tree and large enough. */
+static tarni_index tightest_by_list(const tarn_heap *heap, uint32_t tree, const tarni_need *need,
+                                    uint32_t n) {
+  tarni_index best = 0;
+  for (tarni_index i = heap->zones[1].head; i != 0 && n != 0; i = heap->extents[i].next) {
+    const tarni_extent *extent = &heap->extents[i];
+    if (extent->kind == TARNI_EXTENT_FREE && extent->tree == tree && extent->size >= need->size) {
+      const bool fits = tarni_extent_fits(extent, need->size, need->alignment);
+      best = fits && (best == 0 || extent->size < heap->extents[best].size) ? i : best;
+      n--;
+    }
+  }
+  return best;
+}
+
+static void seek_tightest(model *m) {
+  const uint32_t tree = 1 + below(m, m->heap->n_lanes);
+  const uint32_t n = 1 + below(m, 6);
+  const tarni_need need = {.zone = 1,
+                           .size = (uint64_t)(1 + below(m, 12)) << TARNI_GRANULE_LOG2,
+                           .alignment = (uint64_t)TARNI_GRANULE << below(m, 3)};
+  const tarni_index expected = tightest_by_list(m->heap, tree, &need, n);
+  CHECK_EQ(tarni_extent_tightest_locked(m->heap, tree, &need, n), expected);
+  m->n_tight += expected != 0 && expected != met_by_list(m->heap, tree, &need);
+}
+
 /* ---- Checks ---- */
 
 static bool order_covers(const tarni_order *order, const tarni_order_entry *due) {
@@ -230,9 +257,11 @@ static void play(tarn_stealing stealing, uint32_t n_lanes) {
         take(&m);
       }
       seek(&m);
+      seek_tightest(&m);
       check_partition(&m);
     }
     CHECK(n_lanes == 2 || m.n_met > 10);
+    CHECK(m.n_tight > 10);
     model_close(&m);
   }
 }
