@@ -162,10 +162,14 @@ static tarni_index take_cut(tarn_heap *heap, tarni_index index, const tarni_need
   return tarni_extent_carve_locked(heap, index, start, need->size);
 }
 
-/* The number of the youngest place that a block would have in a free extent. */
+/* The number of the youngest place that a block would have in a free extent, if views may go before
+ * it. Small blocks have chunks of their own, and give those that they borrow back, so for them that
+ * is so on spare ones alone; 0: it is not. */
 static uint64_t youngest_in(const tarn_heap *heap, tarni_index index, const tarni_need *need) {
   const uint64_t start = tarni_align_up(heap->extents[index].offset, need->alignment);
-  return tarni_youngest_locked(heap, start, start + need->size);
+  const bool may =
+      need->zone == TARNI_ZONE_LARGE || tarni_extent_is_spare_locked(heap, start, need->size);
+  return may ? tarni_youngest_locked(heap, start, start + need->size) : 0;
 }
 
 /* Memory is made whenever it is missing, and a view when memory is in pieces. Of the two a block
@@ -173,7 +177,7 @@ static uint64_t youngest_in(const tarn_heap *heap, tarni_index index, const tarn
  * later was not there yet, and is to have them there again. */
 tarni_index tarni_chunk_ready_locked(tarn_heap *heap, const tarni_need *need) {
   tarni_index found = find_met(heap, need);
-  if (found != 0 && heap->n_aliases != 0 && need->zone == TARNI_ZONE_LARGE) {
+  if (found != 0 && heap->n_aliases != 0) {
     const uint64_t number = youngest_in(heap, found, need);
     if (number > heap->first_alias) {
       const tarni_index view = tarni_view_older_locked(heap, need, number);

@@ -219,8 +219,7 @@ tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t t
                                     : tree_first_aligned(heap, root, size, alignment, &tries);
 }
 
-/* Whether any of it lies on a spare chunk. */
-static bool is_spare(const tarn_heap *heap, uint64_t start, uint64_t size) {
+bool tarni_extent_is_spare_locked(const tarn_heap *heap, uint64_t start, uint64_t size) {
   const uint64_t last = tarni_unit_of(heap, start + size - 1);
   bool is = false;
   for (uint64_t unit = tarni_unit_of(heap, start); unit <= last && !is; unit++) {
@@ -243,7 +242,7 @@ static void tree_tightest(const tarn_heap *heap, tarni_index root, const tarni_n
     const uint64_t start = tarni_align_up(node->offset, need->alignment);
     const bool is_better = (*best == 0 || node->size < heap->extents[*best].size) &&
                            tarni_extent_fits(node, need->size, need->alignment) &&
-                           !is_spare(heap, start, need->size);
+                           !tarni_extent_is_spare_locked(heap, start, need->size);
     *best = is_better ? root : *best;
     --*n_left;
   }

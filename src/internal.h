@@ -70,6 +70,8 @@ void tarni_extents_close(tarn_heap *heap);
  * many tries were in vain: extents that hold it, but not there. */
 tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t tree, uint64_t size,
                                       uint64_t alignment, uint32_t tries);
+/* Whether any of it lies on a spare chunk. pre: all of it is on chunks. */
+bool tarni_extent_is_spare_locked(const tarn_heap *heap, uint64_t start, uint64_t size);
 /* Of the first so many of a tree that are large enough the smallest that fits, not on spare chunks;
  * 0: none does. */
 tarni_index tarni_extent_tightest_locked(const tarn_heap *heap, uint32_t tree,

@@ -412,15 +412,16 @@ uint64_t tarni_part_locked(const tarn_heap *heap, const tarni_search *search,
   return UINT64_MAX;
 }
 
+/* At places that are all older than that, too. */
 static uint64_t fit_among_small(const tarn_heap *heap, const tarni_search *search,
-                                const tarni_need *need) {
+                                const tarni_need *need, uint64_t than) {
   const uint64_t end = tarni_unit_of(heap, heap->small_end);
   uint64_t start = UINT64_MAX;
   for (uint64_t unit = 0;
        start == UINT64_MAX && (unit = tarni_bitset_from(&heap->aliases, unit)) < end;
        unit += heap->chunks[heap->units[unit]].n_units) {
     const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
-    if (chunk->refused != search->number &&
+    if (chunk->refused != search->number && heap->places[unit].number < than &&
         (chunk->n_used == chunk->n_small || search->is_urgent)) {
       const uint64_t part = tarni_part_locked(heap, search, need, chunk);
       start = part != UINT64_MAX ? unit * heap->unit + part : UINT64_MAX;
@@ -446,10 +447,15 @@ static tarni_index view_take(tarn_heap *heap, const tarni_search *search, uint64
   return 0;
 }
 
+static uint64_t fit_older(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
+                          uint64_t than) {
+  return need->zone == TARNI_ZONE_SMALL ? fit_among_small(heap, search, need, than)
+                                        : fit_in_views(heap, search, need, than);
+}
+
 uint64_t tarni_view_fit_locked(tarn_heap *heap, const tarni_search *search,
                                const tarni_need *need) {
-  return need->zone == TARNI_ZONE_SMALL ? fit_among_small(heap, search, need)
-                                        : fit_in_views(heap, search, need, UINT64_MAX);
+  return fit_older(heap, search, need, UINT64_MAX);
 }
 
 /* Where a block of this size has lain before, if that is faster to find out than by a search. */
@@ -492,7 +498,7 @@ tarni_index tarni_view_older_locked(tarn_heap *heap, const tarni_need *need, uin
   const tarni_search search = {
       .lane = need->lane, .is_urgent = need->is_short, .number = ++heap->n_searches};
   tarni_ends_update_locked(heap);
-  const uint64_t start = fit_in_views(heap, &search, need, than);
+  const uint64_t start = fit_older(heap, &search, need, than);
   return start != UINT64_MAX ? view_take(heap, &search, start, need->size) : 0;
 }
 

@@ -239,6 +239,33 @@ static void small_blocks_borrow(void) {
   scene_close(&s);
 }
 
+/* Chunks of their own come before what small blocks have borrowed, unless they are spare. */
+static void borrowed_before_spare(void) {
+  for (int is_spare = 0; is_spare < 2; is_spare++) {
+    static scene s;
+    static rig_block blocks[N_SMALL + 1];
+    REQUIRE(scene_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT));
+    whole_free(&s, 3, 0);
+    collect_all(&s);
+    for (int i = 0; i < N_SMALL; i++) {
+      small_get(&s, &blocks[i]);
+    }
+    CHECK_EQ(s.r.heap->n_aliases, 1);
+    CHECK_OK(tarn_heap_set_limit(s.r.heap, (uint64_t)1024 * MIB));
+    small_get(&s, &blocks[N_SMALL]);
+    CHECK_EQ(s.r.heap->n_aliases, 1);
+    const tarn_ptr borrowed = blocks[0].address, own = blocks[N_SMALL].address;
+    s.r.heap->chunks[chunk_of(&s, own) - s.r.heap->chunks].is_spare = is_spare != 0;
+    small_free(&s, &blocks[N_SMALL], 1);
+    small_free(&s, &blocks[0], 1);
+    small_get(&s, &blocks[0]);
+    CHECK_EQ(blocks[0].address, is_spare ? borrowed : own);
+    CHECK(rig_is_sound(&s.r));
+    small_free(&s, blocks, N_SMALL);
+    scene_close(&s);
+  }
+}
+
 /* As long as a small block lies there no view begins in the rest of it, though that would leave
  * another chunk more free; and then one does. */
 static void borrowed_as_a_whole(void) {
@@ -757,6 +784,7 @@ static const test_case cases[] = {
     {"a tail and a head that match", matching_tail},
     {"rows go on", rows_go_on},
     {"small blocks borrow", small_blocks_borrow},
+    {"borrowed before what is spare", borrowed_before_spare},
     {"borrowed as a whole", borrowed_as_a_whole},
     {"no more borrowed than there may be", no_more_borrowed},
     {"stolen through a view", stolen_through_a_view},
