@@ -100,7 +100,8 @@ static void large_end(tarni_cache *cache, tarni_extent *extent) {
   extent->spare = 0;
 }
 
-/* A large block that is not the youngest, or not the only one: kept where it would come to lie again. */
+/* A large block that is not the youngest, or not the only one: kept where it would come to lie
+ * again. */
 static void large_release_locked(tarn_heap *heap, tarni_cache *cache, tarni_index index) {
   const uint64_t size = heap->extents[index].size;
   large_end(cache, tarni_extent_at(heap, index));
