@@ -106,9 +106,10 @@ static tarni_index tree_first(tarn_heap *heap, uint32_t tree, const tarni_need *
 }
 
 /* What a small block leaves over of a large extent is in the way of large blocks, and most small
- * ones come again. What large ones leave over is put to use anyway. */
+ * ones come again. What large ones leave over is put to use anyway. A heap that has earned memory
+ * (rest.c) has enough. */
 static bool is_tight(const tarn_heap *heap, const tarni_need *need) {
-  return need->zone == TARNI_ZONE_LARGE && !heap->is_fixed &&
+  return need->zone == TARNI_ZONE_LARGE && !heap->is_fixed && heap->rest.earned_bytes == 0 &&
          need->size <= heap->reserved_bytes / CHUNK_TIGHT_SHARE;
 }
 
@@ -118,41 +119,56 @@ static tarni_index tree_choose(tarn_heap *heap, uint32_t tree, const tarni_need 
   return tightest != 0 ? tightest : tree_first(heap, tree, need);
 }
 
+static bool is_on_spare(const tarn_heap *heap, const tarni_need *need, tarni_index index) {
+  const uint64_t start = tarni_align_up(heap->extents[index].offset, need->alignment);
+  return tarni_extent_is_spare_locked(heap, start, need->size);
+}
+
 /* The better one of two extents that both fit; one may be none. */
 static tarni_index better_of(const tarn_heap *heap, const tarni_need *need, tarni_index a,
                              tarni_index b) {
-  const uint64_t size_a = heap->extents[a].size, size_b = heap->extents[b].size;
-  if (a == 0 || b == 0 || size_a == size_b || !is_tight(heap, need)) {
+  if (a == 0 || b == 0 || !is_tight(heap, need)) {
     return tarni_extent_lower(heap, a, b);
   }
-  return size_a < size_b ? a : b;
+  const bool is_a_spare = is_on_spare(heap, need, a), is_b_spare = is_on_spare(heap, need, b);
+  const uint64_t size_a = heap->extents[a].size, size_b = heap->extents[b].size;
+  if (is_a_spare != is_b_spare) {
+    return is_a_spare ? b : a;
+  }
+  if (size_a != size_b) {
+    return size_a < size_b ? a : b;
+  }
+  return tarni_extent_lower(heap, a, b);
 }
 
 /* The one found before, or a better one of another tree, where the lane may use what is no younger
- * than a ticket. */
+ * than a ticket. Where there is one already it does not look for long. */
 static tarni_index find_better(tarn_heap *heap, uint32_t tree, const tarni_need *need,
-                               uint64_t ticket, tarni_index found) {
+                               uint64_t ticket, tarni_index found, uint32_t *tries) {
   const bool is_any = found == 0 || is_tight(heap, need);
-  const uint64_t below = is_any ? UINT64_MAX : heap->extents[found].offset;
-  return better_of(heap, need, found,
-                   tarni_extent_find_met_locked(heap, tree, need, below, ticket));
+  const tarni_bound bound = {.below = is_any ? UINT64_MAX : heap->extents[found].offset,
+                             .ticket = ticket};
+  uint32_t all = UINT32_MAX;
+  uint32_t *left = found == 0 || !is_any ? &all : tries;
+  return better_of(heap, need, found, tarni_extent_find_met_locked(heap, tree, need, &bound, left));
 }
 
-/* The best of all, which depends on what is in use alone: a program that repeats itself is to find
- * the same addresses again. */
+/* The best of all, whenever it was freed: a program that repeats itself is to find the same
+ * addresses again. */
 static tarni_index find_met(tarn_heap *heap, const tarni_need *need) {
   tarni_index found = better_of(heap, need, tree_choose(heap, 1 + need->lane, need),
                                 tree_choose(heap, 1 + TARNI_LANE_COMMON, need));
   const uint64_t *oldest = heap->zones[need->zone].oldest;
+  uint32_t tries = CHUNK_TIGHT_TRIES;
   for (tarni_index other = 1; other < heap->n_lanes; other++) {
     const uint64_t ticket = tarni_order_met_locked(heap, other, need->lane);
     if (oldest[1 + other] <= ticket && other != need->lane) {
-      found = find_better(heap, 1 + other, need, ticket, found);
+      found = find_better(heap, 1 + other, need, ticket, found, &tries);
     }
   }
   const uint32_t several = 1 + heap->max_lanes;
   return heap->zones[need->zone].trees[several] != 0
-             ? find_better(heap, several, need, UINT64_MAX, found)
+             ? find_better(heap, several, need, UINT64_MAX, found, &tries)
              : found;
 }
 
@@ -167,8 +183,7 @@ static tarni_index take_cut(tarn_heap *heap, tarni_index index, const tarni_need
  * is so on spare ones alone; 0: it is not. */
 static uint64_t youngest_in(const tarn_heap *heap, tarni_index index, const tarni_need *need) {
   const uint64_t start = tarni_align_up(heap->extents[index].offset, need->alignment);
-  const bool may =
-      need->zone == TARNI_ZONE_LARGE || tarni_extent_is_spare_locked(heap, start, need->size);
+  const bool may = need->zone == TARNI_ZONE_LARGE || is_on_spare(heap, need, index);
   return may ? tarni_youngest_locked(heap, start, start + need->size) : 0;
 }
 
@@ -202,14 +217,14 @@ bool tarni_chunk_is_best_locked(tarn_heap *heap, const tarni_need *need, tarni_i
   const bool has_front =
       is_free(heap, block->previous) &&
       tarni_align_up(heap->extents[block->previous].offset, need->alignment) < block->offset;
-  const bool has_back = is_tight(heap, need) && is_free(heap, block->next);
-  if (!tarni_is_aligned(block->offset, need->alignment) || has_front || has_back) {
+  const bool is_loose =
+      is_tight(heap, need) && (is_free(heap, block->next) || is_on_spare(heap, need, index));
+  if (!tarni_is_aligned(block->offset, need->alignment) || has_front || is_loose) {
     return false;
   }
+  /* No tighter one is lower, and as few are as are looked at. */
   const tarni_index found = find_met(heap, need);
-  const bool is_larger = is_tight(heap, need) && heap->extents[found].size > block->size;
-  return found == 0 || is_larger ||
-         tarni_align_up(heap->extents[found].offset, need->alignment) > block->offset;
+  return found == 0 || tarni_align_up(heap->extents[found].offset, need->alignment) > block->offset;
 }
 
 /* The lowest extent of a tree that fits and can be waited for. */

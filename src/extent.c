@@ -220,10 +220,11 @@ tarni_index tarni_extent_first_locked(tarn_heap *heap, uint32_t zone, uint32_t t
 }
 
 bool tarni_extent_is_spare_locked(const tarn_heap *heap, uint64_t start, uint64_t size) {
-  const uint64_t last = tarni_unit_of(heap, start + size - 1);
   bool is = false;
-  for (uint64_t unit = tarni_unit_of(heap, start); unit <= last && !is; unit++) {
-    is = heap->chunks[heap->units[unit]].is_spare;
+  for (uint64_t unit = tarni_unit_of(heap, start); unit * heap->unit < start + size && !is;) {
+    const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
+    is = chunk->is_spare;
+    unit = tarni_max(heap->places[unit].first + (uint64_t)chunk->n_units, unit + 1);
   }
   return is;
 }
@@ -257,20 +258,21 @@ tarni_index tarni_extent_tightest_locked(const tarn_heap *heap, uint32_t tree,
 }
 
 /* The lowest extent below a node that fits and that the lane may use, of those below an offset and
- * no younger than a ticket. */
+ * no younger than a ticket. Gives up after so many that are large enough, in vain. */
 static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_need *need,
-                                 uint64_t below, uint64_t ticket) {
+                                 const tarni_bound *bound, uint32_t *tries) {
   tarni_extent *node = &heap->extents[root];
-  if (node->largest < need->size || node->oldest > ticket) {
+  if (node->largest < need->size || node->oldest > bound->ticket || *tries == 0) {
     return 0;
   }
-  tarni_index found = tree_find_met(heap, node->left, need, below, ticket);
-  if (found == 0 && node->offset < below) {
+  tarni_index found = tree_find_met(heap, node->left, need, bound, tries);
+  if (found == 0 && node->offset < bound->below && *tries != 0) {
     const bool is_met = tarni_extent_fits(node, need->size, need->alignment) &&
                         tarni_order_is_met_locked(heap, &node->order, need->lane);
-    found = is_met ? root : tree_find_met(heap, node->right, need, below, ticket);
+    *tries -= !is_met && node->size >= need->size;
+    found = is_met ? root : tree_find_met(heap, node->right, need, bound, tries);
   }
-  if (found == 0) { /* in vain */
+  if (found == 0 && *tries != 0) { /* in vain */
     const uint64_t others =
         tarni_min(heap->extents[node->left].oldest, heap->extents[node->right].oldest);
     node->oldest = tarni_min(ticket_of(node), others);
@@ -279,10 +281,10 @@ static tarni_index tree_find_met(tarn_heap *heap, tarni_index root, const tarni_
 }
 
 tarni_index tarni_extent_find_met_locked(tarn_heap *heap, uint32_t tree, const tarni_need *need,
-                                         uint64_t below, uint64_t ticket) {
+                                         const tarni_bound *bound, uint32_t *tries) {
   tarni_zone *zone = &heap->zones[need->zone];
-  const tarni_index found = tree_find_met(heap, zone->trees[tree], need, below, ticket);
-  if (found == 0) {
+  const tarni_index found = tree_find_met(heap, zone->trees[tree], need, bound, tries);
+  if (found == 0 && *tries != 0) {
     zone->oldest[tree] = heap->extents[zone->trees[tree]].oldest;
   }
   return found;

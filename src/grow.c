@@ -157,7 +157,7 @@ static bool may_join(const tarn_heap *heap, const tarni_need *need, uint64_t mor
  * when it is there. */
 static bool is_late(const tarn_heap *heap, const tarni_need *need) {
   const uint64_t peak = heap->used_peak_bytes;
-  return heap->tide.has_ended && heap->reserved_bytes >= peak &&
+  return tarni_tide_is_again_locked(heap) && heap->reserved_bytes >= peak &&
          heap->used_bytes + need->size <= peak;
 }
 

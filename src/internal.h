@@ -77,9 +77,13 @@ bool tarni_extent_is_spare_locked(const tarn_heap *heap, uint64_t start, uint64_
 tarni_index tarni_extent_tightest_locked(const tarn_heap *heap, uint32_t tree,
                                          const tarni_need *need, uint32_t n);
 /* The lowest one of a tree that the need's lane may use at once, of those below an offset. All of
- * them are no younger than the ticket. 0: none. */
+ * them are no younger than the ticket. 0: none, or it has given up: *tries, which it lowers for
+ * each that is large enough, but not to be had, is 0. */
+typedef struct tarni_bound {
+  uint64_t below, ticket;
+} tarni_bound;
 tarni_index tarni_extent_find_met_locked(tarn_heap *heap, uint32_t tree, const tarni_need *need,
-                                         uint64_t below, uint64_t ticket);
+                                         const tarni_bound *bound, uint32_t *tries);
 /* The lowest extent that begins at the offset or above and is VOID or FREE, of these all that the
  * lane may use, and perhaps others; 0: none. */
 tarni_index tarni_extent_from_locked(const tarn_heap *heap, uint32_t zone, uint64_t offset,
@@ -367,6 +371,8 @@ void tarni_tide_note_locked(tarn_heap *heap);
 /* A large block is to be found: at low water, what the cache and its lane keep is collected first.
  * pre: the cache is the caller's, and it is outside of it. */
 void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache);
+/* Whether a job has ended, and no later one has used more so far. */
+bool tarni_tide_is_again_locked(const tarn_heap *heap);
 /* A large block has gone: where hardly anything is used any more, the cache is beached. */
 void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache);
 /* A small block is to be found or has gone, perhaps in a cache that is beached. pre: it is not

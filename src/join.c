@@ -20,14 +20,15 @@ enum {
 
 typedef struct join_chunk {
   tarni_index chunk;
-  uint64_t bytes; /* that are free: all of it, or at its beginning */
+  uint64_t bytes; /* that are free: all of it, or at its beginning, or at its end */
 } join_chunk;
 
-/* What there is to choose from, each from the smallest on. */
+/* What there is to choose from, wholes and heads from the smallest on. */
 typedef struct join {
   tarni_growth *growth;
   uint64_t size, alignment;
-  join_chunk *wholes, *heads, *tails;
+  join_chunk *wholes, *heads;
+  join_chunk tails[JOIN_TAILS]; /* from the longest on */
   uint32_t n_wholes, n_heads, n_tails;
   join_chunk tail;     /* that the view begins with, if it begins so */
   uint64_t most;       /* bytes of the largest chunk */
@@ -47,6 +48,19 @@ static int chunk_compare(const void *a, const void *b) {
     return left->bytes < right->bytes ? -1 : 1;
   }
   return (left->chunk > right->chunk) - (left->chunk < right->chunk);
+}
+
+static void tail_add(join *at, join_chunk tail) {
+  const bool is_full = at->n_tails == JOIN_TAILS;
+  if (tail.bytes == 0 || (is_full && tail.bytes <= at->tails[JOIN_TAILS - 1].bytes)) {
+    return;
+  }
+  at->n_tails += !is_full;
+  uint32_t i = at->n_tails - 1;
+  for (; i != 0 && at->tails[i - 1].bytes < tail.bytes; i--) {
+    at->tails[i] = at->tails[i - 1];
+  }
+  at->tails[i] = tail;
 }
 
 static void chunks_list_locked(tarn_heap *heap, join *at) {
@@ -69,13 +83,10 @@ static void chunks_list_locked(tarn_heap *heap, join *at) {
       at->heads[at->n_heads++] = (join_chunk){i, head};
     }
     const uint64_t tail = tarni_tail_locked(heap, search, chunk);
-    if (tail != 0) {
-      at->tails[at->n_tails++] = (join_chunk){i, tail};
-    }
+    tail_add(at, (join_chunk){i, tail});
   }
   qsort(at->wholes, at->n_wholes, sizeof(*at->wholes), chunk_compare);
   qsort(at->heads, at->n_heads, sizeof(*at->heads), chunk_compare);
-  qsort(at->tails, at->n_tails, sizeof(*at->tails), chunk_compare);
 }
 
 /* The longest run that a row ends with; its chunks are marked. */
@@ -211,7 +222,7 @@ static uint64_t price_of(const tarn_heap *heap, const join_choice *choice) {
   const uint64_t missing = tarni_unit_of(heap, tarni_align_up(choice->missing, heap->unit));
   const uint64_t units =
       missing * JOIN_MISSING + (uint64_t)choice->n * JOIN_MAPPING + choice->wholes;
-  return ((units << heap->unit_log2) + choice->spare) >> TARNI_GRANULE_LOG2;
+  return (units << (heap->unit_log2 - TARNI_GRANULE_LOG2)) + (choice->spare >> TARNI_GRANULE_LOG2);
 }
 
 /* Whether a start is better than the best so far, which it is then. */
@@ -229,8 +240,7 @@ static join_start start_choose(const tarn_heap *heap, join *at, join_choice *bes
   join_start chosen = JOIN_NOTHING;
   join_chunk tail = {0};
   *best = choose(heap, at, JOIN_NOTHING, NULL);
-  const uint32_t last = at->n_tails > JOIN_TAILS ? at->n_tails - JOIN_TAILS : 0;
-  for (uint32_t i = at->n_tails; i-- != last;) {
+  for (uint32_t i = 0; i < at->n_tails; i++) {
     at->tail = at->tails[i];
     if (start_try(heap, at, JOIN_TAIL, best)) {
       tail = at->tail;
@@ -467,13 +477,12 @@ tarn_status tarni_join_grow(tarn_heap *heap, const tarni_need *need, bool may_st
   TARN_TRY(tarni_growth_make(heap, need->lane, n, 4, &at.growth));
   at.growth->search.may_steal = may_steal;
   at.growth->search.is_urgent = need->is_short;
-  join_chunk *lists = calloc(3 * n, sizeof(*lists));
+  join_chunk *lists = calloc(2 * n, sizeof(*lists));
   tarni_index *chunks = calloc(n, sizeof(*chunks));
   tarn_status status = TARN_OK;
   if (lists != NULL && chunks != NULL) {
     at.wholes = lists;
     at.heads = lists + n;
-    at.tails = at.heads + n;
     status = join_run(heap, &at, need, chunks, more, extent);
   } else { /* more memory is made, if that can be */
     free(at.growth);

@@ -45,14 +45,16 @@ void tarni_tide_note_locked(tarn_heap *heap) {
                          .turn = used,
                          .n_blocks = tide->n_blocks,
                          .price = tide->price,
-                         .has_ended = tide->has_ended};
+                         .job_peak = tide->job_peak};
   } else if (!tide->is_ebb && used + wave < tide->turn) {
     tide->is_ebb = true;
     tide->turn = used;
   } else {
     tide->turn = tide->is_ebb ? tarni_min(tide->turn, used) : tarni_max(tide->turn, used);
   }
-  tide->has_ended = tide->has_ended || (tide->is_ebb && used <= wave);
+  if (tide->is_ebb && used <= wave) {
+    tide->job_peak = heap->used_peak_bytes;
+  }
 }
 
 static bool is_low(const tarn_heap *heap) {
@@ -62,6 +64,11 @@ static bool is_low(const tarn_heap *heap) {
   const uint64_t lower = tarni_min(wave, tide->collected / 2); /* than when it was collected */
   return tide->is_ebb && used <= tide->low + wave &&
          (!tide->is_collected || used + lower <= tide->collected);
+}
+
+bool tarni_tide_is_again_locked(const tarn_heap *heap) {
+  const uint64_t peak = heap->tide.job_peak;
+  return peak != 0 && heap->used_peak_bytes <= peak + peak / TIDE_SHARE;
 }
 
 static void beached_set(tarn_heap *heap, tarni_cache *cache, bool is_beached) {

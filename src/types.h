@@ -447,7 +447,7 @@ typedef struct tarni_tide { /* of what is used (tide.c) */
   uint64_t turn;            /* the most of this flood, or the least of this ebb */
   uint64_t low;             /* the least of the ebb before */
   uint64_t n_blocks, price; /* large blocks since the last collecting, and before the next */
-  bool has_ended;           /* hardly anything was used any more, once */
+  uint64_t job_peak;        /* the most that was used, when hardly anything was any more */
   uint32_t n_slow;          /* in this ebb: small blocks of beached caches, */
   bool is_ended;            /* and whether what all of it was used for has ended */
 } tarni_tide;

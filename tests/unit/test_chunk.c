@@ -101,106 +101,6 @@ static void whole_units_go_whole(void) {
   rig_close(&r);
 }
 
-static void collect_all(const rig *r) {
-  tarni_lock_acquire(&r->heap->lock);
-  tarni_cache_empty_all_locked(r->heap, 0, false);
-  tarni_lock_release(&r->heap->lock);
-}
-
-/* A heap of 1 GiB with room of 8 and, above it, of 2 MiB, and what lies between. */
-typedef struct tight_scene {
-  rig r;
-  rig_block blocks[5], found;
-} tight_scene;
-
-static bool tight_open(tight_scene *s, tarn_ptr *wide, tarn_ptr *narrow) {
-  static const uint64_t sizes[5] = {1000 * MIB, 8 * MIB, 3 * MIB, 2 * MIB - 64 * KIB, 3 * MIB};
-  *s = (tight_scene){0};
-  if (!rig_open(&s->r, "sim:4G", NULL, 1)) {
-    return false;
-  }
-  for (int i = 0; i < 5; i++) {
-    CHECK_OK(rig_alloc(&s->r, sizes[i], s->r.streams[0], &s->blocks[i]));
-  }
-  *wide = s->blocks[1].address;
-  *narrow = s->blocks[3].address;
-  CHECK_OK(rig_free(&s->r, &s->blocks[1], s->r.streams[0]));
-  CHECK_OK(rig_free(&s->r, &s->blocks[3], s->r.streams[0]));
-  collect_all(&s->r);
-  return CHECK(*wide < *narrow);
-}
-
-static void tight_close(tight_scene *s) {
-  CHECK_OK(rig_free(&s->r, &s->found, s->r.streams[0]));
-  for (int i = 0; i < 5; i += 2) {
-    CHECK_OK(rig_free(&s->r, &s->blocks[i], s->r.streams[0]));
-  }
-  CHECK(rig_is_sound(&s->r));
-  rig_close(&s->r);
-}
-
-/* A block that is small beside the heap goes where the least is left over, a large one to the
- * lowest place, and none to the tightest one if that is spare. */
-static void small_ones_lie_tightly(void) {
-  static const struct {
-    uint64_t bytes;
-    bool is_spare, is_tight;
-  } found[] = {
-      {MIB + 64 * KIB, false, true}, {5 * MIB, false, false}, {2 * MIB - 64 * KIB, true, false}};
-  for (int i = 0; i < 3; i++) {
-    static tight_scene s;
-    tarn_ptr wide, narrow;
-    REQUIRE(tight_open(&s, &wide, &narrow));
-    tarn_heap *heap = s.r.heap;
-    for (uint64_t at = 0; at < 2 * MIB && found[i].is_spare; at += MIB) {
-      heap->chunks[heap->units[(narrow + at - heap->base) / heap->unit]].is_spare = true;
-    }
-    CHECK_OK(rig_alloc(&s.r, found[i].bytes, s.r.streams[0], &s.found));
-    CHECK_EQ(s.found.address, found[i].is_tight ? narrow : wide);
-    tight_close(&s);
-  }
-}
-
-/* What is made once a job has ended, though less is used than before, is spare: not in the first
- * job, nor where the heap holds less than was used. */
-static void made_late_is_spare(void) {
-  static const struct {
-    uint64_t first, block, late;
-    bool ends, is_trimmed, is_spare;
-  } jobs[] = {{20 * MIB, 6 * MIB, 7 * MIB, true, false, true},
-              {20 * MIB, 6 * MIB, 7 * MIB, true, true, false},
-              {8 * MIB, 4 * MIB, 9 * MIB, false, false, false}};
-  for (int i = 0; i < 3; i++) {
-    rig r;
-    rig_block blocks[4], late;
-    REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
-    CHECK_OK(rig_alloc(&r, jobs[i].first, r.streams[0], &blocks[0]));
-    if (jobs[i].ends) {
-      CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
-    }
-    collect_all(&r);
-    CHECK_OK(jobs[i].is_trimmed ? tarn_heap_trim(r.heap, 0) : TARN_OK);
-    for (int k = 1; k < 4; k++) {
-      CHECK_OK(rig_alloc(&r, jobs[i].block, r.streams[0], &blocks[k]));
-    }
-    if (!jobs[i].ends) {
-      CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
-    }
-    CHECK_OK(rig_free(&r, &blocks[2], r.streams[0]));
-    collect_all(&r);
-    const uint64_t held = rig_stats(&r).reserved_bytes;
-    CHECK_OK(rig_alloc(&r, jobs[i].late, r.streams[0], &late)); /* more than any hole */
-    CHECK(rig_stats(&r).reserved_bytes > held);
-    const uint64_t last = (late.address + late.bytes - 1 - r.heap->base) / r.heap->unit;
-    CHECK_EQ(r.heap->chunks[r.heap->units[last]].is_spare, jobs[i].is_spare);
-    CHECK_OK(rig_free(&r, &late, r.streams[0]));
-    CHECK_OK(rig_free(&r, &blocks[1], r.streams[0]));
-    CHECK_OK(rig_free(&r, &blocks[3], r.streams[0]));
-    CHECK(rig_is_sound(&r));
-    rig_close(&r);
-  }
-}
-
 /* The gaps before them stay few, also where there was more in use before, and where memory is
  * little there are none. */
 static void gaps_are_bounded(void) {
@@ -630,8 +530,6 @@ static const test_case cases[] = {
     {"less is made where the device refuses what is ahead", refused_ahead},
     {"joined instead of made", joined_instead_of_made},
     {"blocks of whole units lie on chunks of their own", whole_units_go_whole},
-    {"small blocks lie tightly", small_ones_lie_tightly},
-    {"what is made late is spare", made_late_is_spare},
     {"gaps before blocks of whole units are bounded", gaps_are_bounded},
     {"blocks of whole units lie anywhere when the driver refuses memory", whole_units_anywhere},
     {"a stream's own room comes before another's", own_room_before_another_streams},
