@@ -7,7 +7,7 @@
 #include "support/rig.h"
 #include "support/test.h"
 
-enum { KIB = 1 << 10, MIB = 1 << 20, N = 5, WIDE = 1, NARROW = 3 };
+enum { KIB = 1 << 10, MIB = 1 << 20, N = 6, WIDE = 1, NARROW = 3, FIVE = 4 };
 
 /* What is free in a heap of 1 GiB: room of 8 MiB and, above it, of hardly 2. */
 typedef struct scene {
@@ -46,7 +46,7 @@ static void narrow_free(scene *s, owner who) {
 }
 
 static bool scene_open(scene *s) {
-  static const uint64_t sizes[N] = {1000 * MIB, 8 * MIB, 3 * MIB, NARROW_BYTES, 3 * MIB};
+  static const uint64_t sizes[N] = {1000 * MIB, 8 * MIB, 3 * MIB, NARROW_BYTES, 5 * MIB, 3 * MIB};
   *s = (scene){0};
   if (!rig_open(&s->r, "sim:4G", NULL, 2)) {
     return false;
@@ -104,22 +104,25 @@ static void least_is_left_over(void) {
   }
 }
 
-/* A block that is not small beside the heap, and all blocks of a heap that has earned memory. */
-static void lowest_for_others(void) {
-  for (int has_earned = 0; has_earned < 2; has_earned++) {
-    static scene s;
-    REQUIRE(scene_open(&s));
-    CHECK_OK(rig_free(&s.r, &s.blocks[2], s.r.streams[0])); /* 11 MiB, and 5 above them */
-    wide_free(&s);
-    CHECK_OK(rig_alloc(&s.r, 6 * MIB, s.r.streams[0], &s.blocks[WIDE]));
-    CHECK_EQ(s.blocks[WIDE].address, s.wide);
-    narrow_free(&s, OWN);
-    s.r.heap->rest.earned_bytes = has_earned ? 1 : 0;
-    if (has_earned) {
-      CHECK_EQ(place_of(&s, NARROW_BYTES), s.wide + 6 * MIB);
-    }
-    scene_close(&s);
-  }
+/* A block that is not small beside the heap lies lowest. */
+static void large_ones_lie_lowest(void) {
+  static scene s;
+  REQUIRE(scene_open(&s));
+  CHECK_OK(rig_free(&s.r, &s.blocks[FIVE], s.r.streams[0]));
+  wide_free(&s);
+  CHECK_EQ(place_of(&s, 5 * MIB), s.wide);
+  scene_close(&s);
+}
+
+/* And so do all of a heap that has earned memory. */
+static void lowest_where_earned(void) {
+  static scene s;
+  REQUIRE(scene_open(&s));
+  narrow_free(&s, OWN);
+  wide_free(&s);
+  s.r.heap->rest.earned_bytes = 1;
+  CHECK_EQ(place_of(&s, NARROW_BYTES), s.wide);
+  scene_close(&s);
 }
 
 /* ---- What a cache keeps ---- */
@@ -146,10 +149,10 @@ static void kept_in_its_place(void) {
   static scene s;
   REQUIRE(scene_open(&s));
   CHECK(is_best(&s, NARROW));
-  CHECK_OK(rig_free(&s.r, &s.blocks[4], s.r.streams[0]));
+  CHECK_OK(rig_free(&s.r, &s.blocks[FIVE], s.r.streams[0]));
   collect_all(&s.r);
-  CHECK(!is_best(&s, NARROW)); /* 3 MiB right behind it */
-  CHECK_OK(rig_alloc(&s.r, 3 * MIB, s.r.streams[0], &s.blocks[4]));
+  CHECK(!is_best(&s, NARROW)); /* 5 MiB right behind it */
+  CHECK_OK(rig_alloc(&s.r, 5 * MIB, s.r.streams[0], &s.blocks[FIVE]));
   CHECK(is_best(&s, NARROW));
   narrow_is_spare(&s);
   CHECK(!is_best(&s, NARROW));
@@ -224,7 +227,8 @@ static void made_late(void) {
 
 static const test_case cases[] = {
     {"the least is left over", least_is_left_over},
-    {"the lowest place for others", lowest_for_others},
+    {"large ones lie lowest", large_ones_lie_lowest},
+    {"all lie lowest where memory was earned", lowest_where_earned},
     {"kept in its place", kept_in_its_place},
     {"made late", made_late},
 };
