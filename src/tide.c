@@ -19,6 +19,9 @@
  * that have to be made again, and looks at all free blocks of the lane: so much of it is done as
  * large blocks were found since, which cost about as much.
  *
+ * What was used at most is kept when a job has ended: what is made as long as no later one has used
+ * more is made though it was not needed before (grow.c).
+ *
  * Everything is under heap->lock. */
 #include "base/bits.h"
 #include "room.h"
