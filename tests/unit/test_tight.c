@@ -7,7 +7,8 @@
 #include "support/rig.h"
 #include "support/test.h"
 
-enum { KIB = 1 << 10, MIB = 1 << 20, N = 6, WIDE = 1, NARROW = 3, FIVE = 4 };
+enum { KIB = 1 << 10, MIB = 1 << 20, NARROW_BYTES = 2 * MIB - 64 * KIB };
+enum { N = 6, WIDE = 1, NARROW = 3, FIVE = 4 };
 
 /* What is free in a heap of 1 GiB: room of 8 MiB and, above it, of hardly 2. */
 typedef struct scene {
@@ -15,8 +16,6 @@ typedef struct scene {
   rig_block blocks[N], found;
   tarn_ptr wide, narrow;
 } scene;
-
-static const uint64_t NARROW_BYTES = 2 * MIB - 64 * KIB;
 
 static void collect_all(const rig *r) {
   tarni_lock_acquire(&r->heap->lock);
