@@ -222,7 +222,7 @@ bool tarni_chunk_is_best_locked(tarn_heap *heap, const tarni_need *need, tarni_i
   if (!tarni_is_aligned(block->offset, need->alignment) || has_front || is_loose) {
     return false;
   }
-  /* No tighter one is lower, and as few are as are looked at. */
+  /* If what is found is above the block, the block would be looked at before, and is as tight. */
   const tarni_index found = find_met(heap, need);
   return found == 0 || tarni_align_up(heap->extents[found].offset, need->alignment) > block->offset;
 }
