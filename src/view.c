@@ -447,10 +447,14 @@ static tarni_index view_take(tarn_heap *heap, const tarni_search *search, uint64
   return 0;
 }
 
+/* Small blocks lie on one chunk, at whatever is free there: its ends are not looked at. */
 static uint64_t fit_older(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
                           uint64_t than) {
-  return need->zone == TARNI_ZONE_SMALL ? fit_among_small(heap, search, need, than)
-                                        : fit_in_views(heap, search, need, than);
+  if (need->zone == TARNI_ZONE_SMALL) {
+    return fit_among_small(heap, search, need, than);
+  }
+  tarni_ends_update_locked(heap);
+  return fit_in_views(heap, search, need, than);
 }
 
 uint64_t tarni_view_fit_locked(tarn_heap *heap, const tarni_search *search,
@@ -478,7 +482,6 @@ tarni_index tarni_view_find_locked(tarn_heap *heap, tarni_search *search, const 
   if (known != 0) {
     return known;
   }
-  tarni_ends_update_locked(heap);
   for (uint64_t refused = 0;; refused = search->number) {
     const uint64_t start = tarni_view_fit_locked(heap, search, need);
     if (start == UINT64_MAX) {
@@ -497,7 +500,6 @@ tarni_index tarni_view_older_locked(tarn_heap *heap, const tarni_need *need, uin
   }
   const tarni_search search = {
       .lane = need->lane, .is_urgent = need->is_short, .number = ++heap->n_searches};
-  tarni_ends_update_locked(heap);
   const uint64_t start = fit_older(heap, &search, need, than);
   return start != UINT64_MAX ? view_take(heap, &search, start, need->size) : 0;
 }
