@@ -230,8 +230,8 @@ bool tarni_extent_is_spare_locked(const tarn_heap *heap, uint64_t start, uint64_
 }
 
 /* Looks at the extents below a node that are large enough, from the lowest on, until it has seen so
- * many; the smallest of them that fits on chunks that are not spare is the best one, and of these
- * the lowest. */
+ * many, or one of just that size; the smallest of them that fits on chunks that are not spare is
+ * the best one, and of these the lowest. */
 static void tree_tightest(const tarn_heap *heap, tarni_index root, const tarni_need *need,
                           uint32_t *n_left, tarni_index *best) {
   const tarni_extent *node = &heap->extents[root];
@@ -245,7 +245,7 @@ static void tree_tightest(const tarn_heap *heap, tarni_index root, const tarni_n
                            tarni_extent_fits(node, need->size, need->alignment) &&
                            !tarni_extent_is_spare_locked(heap, start, need->size);
     *best = is_better ? root : *best;
-    --*n_left;
+    *n_left = *best == root && node->size == need->size ? 0 : *n_left - 1;
   }
   tree_tightest(heap, node->right, need, n_left, best);
 }

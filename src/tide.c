@@ -126,14 +126,14 @@ void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
 
 /* Whether all blocks that came from the cache are back in it. */
 static bool has_all(const tarni_cache *cache) {
-  uint64_t n_out = 0;
-  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
-    n_out += cache->stacks[i].allocs - cache->stacks[i].frees;
+  bool has = true;
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT && has; i++) {
+    has = cache->stacks[i].allocs <= cache->stacks[i].frees; /* others' may come to it, too */
   }
-  for (uint32_t i = 0; i < TARNI_LARGE_ROWS; i++) {
-    n_out += cache->churn[i].allocs - cache->churn[i].frees;
+  for (uint32_t i = 0; i < TARNI_LARGE_ROWS && has; i++) {
+    has = cache->churn[i].allocs <= cache->churn[i].frees;
   }
-  return n_out == 0;
+  return has;
 }
 
 void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache) {
