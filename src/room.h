@@ -122,6 +122,8 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
                                      tarni_index index);
 
 /* ---- view.c: what is free at the ends of chunks, side by side ---- */
+enum { TARNI_MANY_PLACES = 8192 }; /* that are no homes: with fewer a search is fast enough */
+
 /* The ends of a chunk may have changed. */
 static inline void tarni_ends_note_locked(tarn_heap *heap, tarni_index index) {
   tarni_bitset_add(&heap->stale, index);
@@ -152,7 +154,7 @@ uint64_t tarni_part_locked(const tarn_heap *heap, const tarni_search *search,
  * BUSY, the memory behind it is lent. 0: there is none. */
 tarni_index tarni_view_find_locked(tarn_heap *heap, tarni_search *search, const tarni_need *need);
 /* The same for a large block in views that are older than a place with that number, which is a
- * home, if they can be searched fast. Without heap->grow: a row that is being made is younger. */
+ * home, if there are not too many. Without heap->grow: a row that is being made is younger. */
 tarni_index tarni_view_older_locked(tarn_heap *heap, const tarni_need *need, uint64_t than);
 /* Where there is such room, also behind what has to be waited for; UINT64_MAX: nowhere. */
 uint64_t tarni_view_fit_locked(tarn_heap *heap, const tarni_search *search, const tarni_need *need);

@@ -24,9 +24,8 @@
 #include "room.h"
 
 enum {
-  VIEW_ROWS = 256,  /* the last ones: whether they can go on */
-  VIEW_WALK = 16,   /* extents in use in a row, before the next free one is looked up */
-  VIEW_MANY = 2048, /* places that are no homes: with fewer a search is as fast as a hint */
+  VIEW_ROWS = 256, /* the last ones: whether they can go on */
+  VIEW_WALK = 16,  /* extents in use in a row, before the next free one is looked up */
 };
 
 /* ---- The ends of chunks ---- */
@@ -351,6 +350,18 @@ static void fit_at_joints(tarn_heap *heap, const tarni_search *search, const tar
   }
 }
 
+/* The unit behind the last place of so many units that is not older than a place with that number;
+ * 0: all are. */
+static uint64_t young_end(const tarn_heap *heap, uint64_t unit, uint64_t n, uint64_t than) {
+  uint64_t behind = 0;
+  for (uint64_t at = unit; at < unit + n;) {
+    const uint64_t first = heap->places[at].first;
+    at = first + chunk_at(heap, first)->n_units;
+    behind = heap->places[first].number >= than ? at : behind;
+  }
+  return behind;
+}
+
 /* Larger ones have so many units in a row behind which all is free. */
 static void fit_at_units(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
                          view_fit *fit) {
@@ -361,8 +372,9 @@ static void fit_at_units(tarn_heap *heap, const tarni_search *search, const tarn
     const uint64_t place = heap->places[unit].first;
     const tarni_phys *chunk = chunk_at(heap, place);
     const bool is_head = !is_whole(chunk, heap) && unit - place < units_in(heap, chunk->head);
-    if (heap->places[place].number >= fit->number) {
-      unit = place + chunk->n_units;
+    const uint64_t behind = young_end(heap, unit, n, fit->number);
+    if (behind != 0) {
+      unit = behind;
     } else if (is_head && (place == first || heap->units[place - 1] == 0)) {
       unit++;
     } else { /* what ends in a place begins before it */
@@ -464,7 +476,7 @@ uint64_t tarni_view_fit_locked(tarn_heap *heap, const tarni_search *search,
 
 /* Where a block of this size has lain before, if that is faster to find out than by a search. */
 static tarni_index hint_take(tarn_heap *heap, tarni_search *search, const tarni_need *need) {
-  const bool may = need->zone != TARNI_ZONE_SMALL && heap->n_aliases >= VIEW_MANY;
+  const bool may = need->zone != TARNI_ZONE_SMALL && heap->n_aliases >= TARNI_MANY_PLACES;
   const uint64_t start = may ? tarni_hint_find_locked(heap, search, need) : UINT64_MAX;
   const tarni_index index = start != UINT64_MAX ? view_take(heap, search, start, need->size) : 0;
   if (start != UINT64_MAX && index == 0) { /* by now a chunk is there twice: nothing against it */
@@ -495,7 +507,7 @@ tarni_index tarni_view_find_locked(tarn_heap *heap, tarni_search *search, const 
 }
 
 tarni_index tarni_view_older_locked(tarn_heap *heap, const tarni_need *need, uint64_t than) {
-  if (heap->n_aliases >= VIEW_MANY) {
+  if (heap->n_aliases >= TARNI_MANY_PLACES) {
     return 0;
   }
   const tarni_search search = {
