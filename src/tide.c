@@ -14,10 +14,10 @@
  *
  * What a job asks for first are often small blocks, and what it frees last: they would be hits, in
  * whatever order the cache has them. So where a large block goes at low water and hardly anything
- * is used any more the caller's cache is beached. Its owner goes the slow way then, until it
- * allocates; if that is a small block, what is kept is collected first. Collecting makes slabs
- * that have to be made again, and looks at all free blocks of the lane: so much of it is done as
- * large blocks were found since, which cost about as much.
+ * is used any more, but for what is kept, the caller's cache is beached. Its owner goes the slow
+ * way then, until it allocates; if that is a small block, what is kept is collected first.
+ * Collecting makes slabs that have to be made again, and looks at all free blocks of the lane: so
+ * much of it is done as large blocks were found since, which cost about as much.
  *
  * What was used at most is kept when a job has ended: what is made as long as no later one has used
  * more is made though it was not needed before (grow.c).
@@ -28,6 +28,7 @@
 
 enum {
   TIDE_SHARE = 16,     /* of the peak: waves that count */
+  TIDE_SHALLOW = 4,    /* of the peak: where more is used it is not looked at what is kept */
   TIDE_SLABS = 2,      /* that collecting may give, */
   TIDE_BLOCKS = 32,    /* and free blocks that it may look at in vain, for each large block */
   TIDE_FEW = 512,      /* so many of them are looked at for nothing, */
@@ -82,13 +83,26 @@ static void beached_set(tarn_heap *heap, tarni_cache *cache, bool is_beached) {
   }
 }
 
-/* Free blocks that collecting looks at. */
+/* Free blocks of a class that collecting looks at. */
+static uint64_t kept_of(const tarn_heap *heap, const tarni_cache *cache, uint32_t class_index) {
+  return (uint64_t)heap->lanes[cache->lane].bins[class_index].n + cache->bins[class_index].n +
+         cache->stacks[class_index].n;
+}
+
 static uint64_t blocks_kept(const tarn_heap *heap, const tarni_cache *cache) {
   uint64_t n = 0;
   for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
-    n += heap->lanes[cache->lane].bins[i].n + cache->bins[i].n + cache->stacks[i].n;
+    n += kept_of(heap, cache, i);
   }
   return n;
+}
+
+static uint64_t bytes_kept(const tarn_heap *heap, const tarni_cache *cache) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < TARNI_CLASS_COUNT; i++) {
+    bytes += kept_of(heap, cache, i) * tarni_class_size(i);
+  }
+  return bytes;
 }
 
 /* Whether rounds are looked for, and large blocks pay for it. */
@@ -136,10 +150,17 @@ static bool has_all(const tarni_cache *cache) {
   return has;
 }
 
+/* Whether hardly anything is used, but for what the cache and its lane's bins keep. */
+static bool is_on_ground(const tarn_heap *heap, const tarni_cache *cache) {
+  const uint64_t used = heap->used_bytes, wave = wave_of(heap);
+  const bool is_shallow = used <= heap->used_peak_bytes / TIDE_SHALLOW;
+  return used <= wave || (is_shallow && used <= wave + bytes_kept(heap, cache));
+}
+
 void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache) {
-  const tarni_tide *tide = &heap->tide;
-  if (tide->is_ebb && heap->used_bytes <= wave_of(heap) && tide->n_slow < TIDE_SLOW &&
-      is_watching(heap)) {
+  tarni_tide *tide = &heap->tide;
+  if (tide->is_ebb && tide->n_slow < TIDE_SLOW && is_watching(heap) && is_on_ground(heap, cache)) {
+    tide->job_peak = heap->used_peak_bytes;
     beached_set(heap, cache, true);
   }
 }

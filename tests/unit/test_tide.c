@@ -134,6 +134,26 @@ static void collects_before_a_job(void) {
   rig_close(&r);
 }
 
+/* However much is kept: that is not used, though it is in slabs. */
+static void keeps_more_than_a_wave(void) {
+  rig r;
+  rig_block base, block;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  CHECK_OK(tarn_heap_reserve(r.heap, (uint64_t)400 * MIB));
+  CHECK_OK(rig_alloc(&r, (uint64_t)12 * MIB, r.streams[0], &base));
+  CHECK_EQ(flood(&r), (uint64_t)N_SMALL * SMALL);
+  keep_small(&r, N_BLOCKS);
+  CHECK(rig_stats(&r).cached_bytes > rig_stats(&r).used_peak_bytes / 16);
+  CHECK_OK(rig_free(&r, &base, r.streams[0]));
+  CHECK(r.heap->caches->is_beached);
+  CHECK_EQ(r.heap->tide.job_peak, rig_stats(&r).used_peak_bytes);
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &block));
+  CHECK_EQ(rig_stats(&r).cached_bytes, 0);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 /* Another thread comes to the stream: that keeps all owners out for a moment, and lets them in. */
 static void *visit(void *rig_of) {
   rig *r = rig_of;
@@ -311,6 +331,7 @@ static const test_case cases[] = {
     {"at low water what caches keep is collected", collects_at_low_water},
     {"and again where next to nothing is used any more", collects_on_the_ground},
     {"before the small blocks that a job begins with, too", collects_before_a_job},
+    {"what caches keep is not used", keeps_more_than_a_wave},
     {"a beached cache stays so beside others", beached_beside_others},
     {"a beached cache is emptied by others", beached_all_the_same},
     {"the stream of a beached cache is retired", retired_beached},
