@@ -27,13 +27,14 @@
 #include "room.h"
 
 enum {
-  TIDE_SHARE = 16,     /* of the peak: waves that count */
-  TIDE_SHALLOW = 4,    /* of the peak: where more is used it is not looked at what is kept */
-  TIDE_SLABS = 2,      /* that collecting may give, */
-  TIDE_BLOCKS = 32,    /* and free blocks that it may look at in vain, for each large block */
-  TIDE_FEW = 512,      /* so many of them are looked at for nothing, */
-  TIDE_MOST = 1 << 14, /* and never more than this */
-  TIDE_SLOW = 1 << 10, /* small blocks that the owners of beached caches take and give in an ebb */
+  TIDE_SHARE = 16,      /* of the peak: waves that count */
+  TIDE_SHALLOW = 4,     /* of the peak: where more is used what is kept is not counted, */
+  TIDE_COUNT_SHARE = 8, /* and again only when use has fallen by this part of a wave */
+  TIDE_SLABS = 2,       /* that collecting may give, */
+  TIDE_BLOCKS = 32,     /* and free blocks that it may look at in vain, for each large block */
+  TIDE_FEW = 512,       /* so many of them are looked at for nothing, */
+  TIDE_MOST = 1 << 14,  /* and never more than this */
+  TIDE_SLOW = 1 << 10,  /* small blocks that the owners of beached caches take and give in an ebb */
 };
 
 static uint64_t wave_of(const tarn_heap *heap) {
@@ -49,6 +50,8 @@ void tarni_tide_note_locked(tarn_heap *heap) {
                          .turn = used,
                          .n_blocks = tide->n_blocks,
                          .price = tide->price,
+                         .job_blocks = tide->job_blocks,
+                         .job_price = tide->job_price,
                          .job_peak = tide->job_peak};
   } else if (!tide->is_ebb && used + wave < tide->turn) {
     tide->is_ebb = true;
@@ -133,6 +136,7 @@ static void collect_if_low(tarn_heap *heap, tarni_cache *cache) {
 void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
   beached_set(heap, cache, false);
   heap->tide.n_blocks++;
+  heap->tide.job_blocks++;
   collect_if_low(heap, cache);
 }
 
@@ -151,10 +155,15 @@ static bool has_all(const tarni_cache *cache) {
 }
 
 /* Whether hardly anything is used, but for what the cache and its lane's bins keep. */
-static bool is_on_ground(const tarn_heap *heap, const tarni_cache *cache) {
+static bool is_on_ground(tarn_heap *heap, const tarni_cache *cache) {
+  tarni_tide *tide = &heap->tide;
   const uint64_t used = heap->used_bytes, wave = wave_of(heap);
-  const bool is_shallow = used <= heap->used_peak_bytes / TIDE_SHALLOW;
-  return used <= wave || (is_shallow && used <= wave + bytes_kept(heap, cache));
+  const bool is_known = tide->counted != 0 && used + wave / TIDE_COUNT_SHARE > tide->counted;
+  if (used <= wave || used > heap->used_peak_bytes / TIDE_SHALLOW || is_known) {
+    return used <= wave;
+  }
+  tide->counted = used;
+  return used <= wave + bytes_kept(heap, cache);
 }
 
 void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache) {
@@ -170,10 +179,13 @@ void tarni_tide_wade_locked(tarn_heap *heap, tarni_cache *cache, bool is_alloc) 
   if (TARNI_LIKELY(!cache->is_beached)) {
     return;
   }
-  bool is_over = ++tide->n_slow == TIDE_SLOW;
-  if (is_alloc && !tide->is_ended && has_all(cache)) {
+  const bool is_end = is_alloc && tide->is_ebb && !tide->is_ended;
+  bool is_over = ++tide->n_slow >= TIDE_SLOW;
+  if (is_end && tide->job_blocks >= tide->job_price && has_all(cache)) {
     tide->is_ended = is_over = true;
     collect(heap, cache);
+    tide->job_price = tide->price;
+    tide->job_blocks = 0;
   } else if (is_alloc) {
     collect_if_low(heap, cache);
   }

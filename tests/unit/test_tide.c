@@ -154,6 +154,52 @@ static void keeps_more_than_a_wave(void) {
   rig_close(&r);
 }
 
+/* The last large blocks of a stream: the youngest would stay with the cache if it went first. */
+static void last_large(rig *r, uint64_t bytes, tarn_stream stream) {
+  rig_block blocks[2];
+  CHECK_OK(rig_alloc(r, bytes, stream, &blocks[0]));
+  CHECK_OK(rig_alloc(r, (uint64_t)2 * MIB, stream, &blocks[1]));
+  keep_small(r, N_SMALL);
+  CHECK_OK(rig_free(r, &blocks[0], stream));
+  CHECK_OK(rig_free(r, &blocks[1], stream));
+}
+
+/* What collecting has given is made again: large blocks pay for that first, job's end or not. */
+static void pays_for_a_job(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(job_end(&r));
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK(r.heap->tide.job_price > 2);
+  last_large(&r, (uint64_t)60 * MIB, r.streams[0]);
+  CHECK(r.heap->caches->is_beached);
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &block));
+  CHECK_EQ(rig_stats(&r).cached_bytes, (uint64_t)(N_SMALL - 1) * SMALL);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* Two caches are beached: neither goes the slow way for long, whichever comes last. */
+static void two_are_beached(void) {
+  rig r;
+  rig_block held[2];
+  REQUIRE(job_end(&r));
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[1], &held[0])); /* so that it is not all back */
+  last_large(&r, (uint64_t)2 * MIB, r.streams[1]);
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &held[1]));
+  last_large(&r, (uint64_t)2 * MIB, r.streams[0]);
+  const tarni_cache *one = r.heap->caches, *other = one->next_in_heap;
+  CHECK(one->is_beached && other->is_beached);
+  r.heap->tide.n_slow = 1 << 10; /* as if they had been slow for long */
+  CHECK_OK(rig_free(&r, &held[0], r.streams[1]));
+  CHECK_OK(rig_free(&r, &held[1], r.streams[0]));
+  CHECK(!one->is_beached && !other->is_beached);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 /* Another thread comes to the stream: that keeps all owners out for a moment, and lets them in. */
 static void *visit(void *rig_of) {
   rig *r = rig_of;
@@ -332,6 +378,8 @@ static const test_case cases[] = {
     {"and again where next to nothing is used any more", collects_on_the_ground},
     {"before the small blocks that a job begins with, too", collects_before_a_job},
     {"what caches keep is not used", keeps_more_than_a_wave},
+    {"large blocks pay for a job's end", pays_for_a_job},
+    {"two caches are beached", two_are_beached},
     {"a beached cache stays so beside others", beached_beside_others},
     {"a beached cache is emptied by others", beached_all_the_same},
     {"the stream of a beached cache is retired", retired_beached},
