@@ -350,11 +350,11 @@ static void fit_at_joints(tarn_heap *heap, const tarni_search *search, const tar
   }
 }
 
-/* The unit behind the last place of so many units that is not older than a place with that number;
- * 0: all are. */
-static uint64_t young_end(const tarn_heap *heap, uint64_t unit, uint64_t n, uint64_t than) {
+/* The unit behind the last place in a range that is not older than a place with that number; 0: all
+ * are. */
+static uint64_t young_end(const tarn_heap *heap, uint64_t unit, uint64_t end, uint64_t than) {
   uint64_t behind = 0;
-  for (uint64_t at = unit; at < unit + n;) {
+  for (uint64_t at = unit; at < end;) {
     const uint64_t first = heap->places[at].first;
     at = first + chunk_at(heap, first)->n_units;
     behind = heap->places[first].number >= than ? at : behind;
@@ -367,12 +367,15 @@ static void fit_at_units(tarn_heap *heap, const tarni_search *search, const tarn
                          view_fit *fit) {
   const uint64_t first = tarni_unit_of(heap, heap->large_end);
   const uint64_t n = tarni_unit_of(heap, need->size) - 1;
-  uint64_t unit = first;
+  uint64_t unit = first, known = 0, number = fit->number; /* up to there all are older than that */
   while ((unit = tarni_bitset_run(&heap->open, &heap->barred, unit, n)) != TARNI_BITSET_NONE) {
     const uint64_t place = heap->places[unit].first;
     const tarni_phys *chunk = chunk_at(heap, place);
     const bool is_head = !is_whole(chunk, heap) && unit - place < units_in(heap, chunk->head);
-    const uint64_t behind = young_end(heap, unit, n, fit->number);
+    known = number == fit->number ? tarni_max(known, unit) : unit;
+    number = fit->number;
+    const uint64_t behind = young_end(heap, known, unit + n, number);
+    known = tarni_max(known, unit + n);
     if (behind != 0) {
       unit = behind;
     } else if (is_head && (place == first || heap->units[place - 1] == 0)) {
