@@ -204,6 +204,13 @@ tarn_sim_state rig_state(const rig *r) {
   return state;
 }
 
+void rig_collect(const rig *r) {
+  tarni_lock_acquire(&r->heap->lock);
+  tarni_cache_empty_all_locked(r->heap, 0, false);
+  tarni_slab_collect_all_locked(r->heap);
+  tarni_lock_release(&r->heap->lock);
+}
+
 bool rig_is_sound(const rig *r) {
   if (!CHECK_OK(tarn_heap_check(r->heap))) {
     return false;

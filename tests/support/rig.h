@@ -71,6 +71,8 @@ tarn_heap_stats rig_stats(const rig *r);
 /* Whether nothing has changed, to the last bit. */
 bool rig_same_stats(const tarn_heap_stats *a, const tarn_heap_stats *b);
 tarn_sim_state rig_state(const rig *r);
+/* What the caches of all threads keep goes back, and slabs without a live block. */
+void rig_collect(const rig *r);
 /* The heap's own check, and the device's account of memory against the heap's. */
 bool rig_is_sound(const rig *r);
 

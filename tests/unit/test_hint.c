@@ -13,16 +13,9 @@ typedef struct scene {
   rig_block wholes[N]; /* each has a chunk of its own */
 } scene;
 
-static void collect_all(scene *s) {
-  tarni_lock_acquire(&s->r.heap->lock);
-  tarni_cache_empty_all_locked(s->r.heap, 0, false);
-  tarni_slab_collect_all_locked(s->r.heap);
-  tarni_lock_release(&s->r.heap->lock);
-}
-
 static void give(scene *s, rig_block *block) {
   CHECK_OK(rig_free(&s->r, block, s->r.streams[0]));
-  collect_all(s);
+  rig_collect(&s->r);
 }
 
 /* Blocks with a chunk each, of which every second one is free; and no memory besides. */
@@ -147,7 +140,7 @@ static void the_oldest_of_several(void) {
   for (int i = 0; i < N_VIEWS; i++) {
     CHECK_OK(rig_free(&s.r, &blocks[i], s.r.streams[0]));
   }
-  collect_all(&s);
+  rig_collect(&s.r);
   CHECK_EQ(hint_of(&s, SIZE * MIB, TARNI_GRANULE, false), oldest);
   tarni_lock_acquire(&s.r.heap->lock);
   tarni_hint_note_locked(s.r.heap, s.r.heap->large_end + 64 * (uint64_t)MIB, SIZE * MIB);

@@ -57,13 +57,6 @@ static void repeats_without_calls(void) {
   rig_close(&r);
 }
 
-static void collect_all(rig *r) {
-  tarni_lock_acquire(&r->heap->lock);
-  tarni_cache_empty_all_locked(r->heap, 0, false);
-  tarni_slab_collect_all_locked(r->heap);
-  tarni_lock_release(&r->heap->lock);
-}
-
 /* A block, or as much in small ones, comes and goes. */
 static void fill_once(rig *r, bool is_large) {
   enum { SMALL = 500 << 10, N_SMALL = 112 };
@@ -75,7 +68,7 @@ static void fill_once(rig *r, bool is_large) {
   for (int i = 0; i < n; i++) {
     CHECK_OK(rig_free(r, &blocks[i], r->streams[0]));
   }
-  collect_all(r);
+  rig_collect(r);
 }
 
 /* Chunks that have their home among large blocks, or among small ones; all of them are idle. */
@@ -165,7 +158,7 @@ static void homes_stay(void) {
       CHECK(before[i] == 0 || after[i] == before[i]);
     }
   }
-  collect_all(&r);
+  rig_collect(&r);
   REQUIRE(r.heap->n_chunks < N_HOMES);
   for (tarni_index i = 1; i < r.heap->n_chunks; i++) {
     const tarni_phys *chunk = &r.heap->chunks[i];

@@ -20,13 +20,6 @@ static uint64_t calls_of(const rig *r, tarn_call call) {
   return counts.calls[call];
 }
 
-static void collect_all(scene *s) {
-  tarni_lock_acquire(&s->r.heap->lock);
-  tarni_cache_empty_all_locked(s->r.heap, 0, false);
-  tarni_slab_collect_all_locked(s->r.heap);
-  tarni_lock_release(&s->r.heap->lock);
-}
-
 /* Bytes at homes that are lent. */
 static uint64_t lent_bytes(scene *s) {
   uint64_t bytes = 0;
@@ -73,7 +66,7 @@ static bool scene_open_holes(scene *s, const char *device, tarn_stealing stealin
   for (int i = 0; i < N; i += 2) {
     whole_free(s, i, 0);
   }
-  collect_all(s);
+  rig_collect(&s->r);
   return !test_case_failed();
 }
 
@@ -86,7 +79,7 @@ static void scene_close(scene *s) {
       whole_free(s, i, 0);
     }
   }
-  collect_all(s);
+  rig_collect(&s->r);
   CHECK_EQ(lent_bytes(s), 0);
   CHECK(rig_is_sound(&s->r));
   CHECK_OK(tarn_heap_trim(s->r.heap, 0));
@@ -112,13 +105,13 @@ static rig_block chunk_cut(scene *s, int i, uint64_t first, uint64_t second, boo
   rig_block blocks[2];
   const tarn_ptr start = s->wholes[i].address;
   whole_free(s, i, 0);
-  collect_all(s);
+  rig_collect(&s->r);
   CHECK_OK(rig_alloc(&s->r, first, s->r.streams[0], &blocks[0]));
   CHECK_OK(rig_alloc(&s->r, second, s->r.streams[0], &blocks[1]));
   CHECK_EQ(blocks[0].address, start);
   CHECK_EQ(blocks[1].address, start + first);
   CHECK_OK(rig_free(&s->r, &blocks[keeps_first], s->r.streams[0]));
-  collect_all(s);
+  rig_collect(&s->r);
   return blocks[!keeps_first];
 }
 
@@ -132,7 +125,7 @@ static void tail_whole_head(void) {
   kept[1] = chunk_cut(&s, 5, 5 * MIB, 3 * MIB, false);
   kept[0] = chunk_cut(&s, 1, 5 * MIB, 3 * MIB, true);
   whole_free(&s, 3, 0);
-  collect_all(&s);
+  rig_collect(&s.r);
   const uint64_t maps = calls_of(&s.r, TARN_CALL_MAP);
   view_get(&s, 15 * MIB, 0); /* 3 + 8 + 4 of the 5 that are free */
   CHECK_EQ(calls_of(&s.r, TARN_CALL_MAP), maps + 3);
@@ -199,7 +192,7 @@ static void small_free(scene *s, rig_block *blocks, int n) {
   for (int i = 0; i < n; i++) {
     CHECK_OK(rig_free(&s->r, &blocks[i], s->r.streams[0]));
   }
-  collect_all(s);
+  rig_collect(&s->r);
 }
 
 /* Small blocks take a chunk that is free as a whole, and all of it is theirs; what is free on one
@@ -211,7 +204,7 @@ static void small_blocks_borrow(void) {
   const tarn_ptr home = s.wholes[3].address;
   rig_block kept = chunk_cut(&s, 1, 5 * MIB, 3 * MIB, true);
   whole_free(&s, 3, 0);
-  collect_all(&s);
+  rig_collect(&s.r);
   for (int i = 0; i < N_SMALL; i++) {
     small_get(&s, &blocks[i]);
     CHECK_EQ(lent_bytes(&s), (uint64_t)(i + 1) * SMALL);
@@ -241,7 +234,7 @@ static void borrowed_before_spare(void) {
     static rig_block blocks[N_SMALL + 1];
     REQUIRE(scene_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT));
     whole_free(&s, 3, 0);
-    collect_all(&s);
+    rig_collect(&s.r);
     for (int i = 0; i < N_SMALL; i++) {
       small_get(&s, &blocks[i]);
     }
@@ -269,12 +262,12 @@ static void borrowed_as_a_whole(void) {
   REQUIRE(scene_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT));
   const tarn_ptr home = s.wholes[1].address;
   whole_free(&s, 1, 0);
-  collect_all(&s);
+  rig_collect(&s.r);
   small_get(&s, &small);
   CHECK_EQ((uint64_t)chunk_of(&s, home)->n_small * TARNI_GRANULE, SMALL);
   whole_free(&s, 3, 0);
   whole_free(&s, 5, 0);
-  collect_all(&s);
+  rig_collect(&s.r);
   view_get(&s, 12 * MIB, 0);
   CHECK_EQ(chunk_of(&s, home)->n_used, chunk_of(&s, home)->n_small);
   CHECK_EQ(s.r.heap->n_aliases, 3);
@@ -297,7 +290,7 @@ static void no_more_borrowed(void) {
   REQUIRE(scene_open(&s, "sim:16G", TARN_STEAL_WHEN_SHORT));
   whole_free(&s, 1, 0);
   whole_free(&s, 5, 0);
-  collect_all(&s);
+  rig_collect(&s.r);
   s.r.heap->max_aliases = 1;
   for (int i = 0; i < N_SMALL; i++) {
     small_get(&s, &blocks[i]);
@@ -585,7 +578,7 @@ static void used_by_many_streams(void) {
     CHECK_OK(rig_alloc(&s.r, 29 * MIB, streams[i], &s.view));
     CHECK(is_view(&s, &s.view));
     CHECK_OK(rig_free(&s.r, &s.view, streams[i]));
-    collect_all(&s);
+    rig_collect(&s.r);
     CHECK_OK(tarn_stream_synchronize(s.r.device, streams[i]));
     tarni_lock_acquire(&s.r.heap->grow);
     CHECK_OK(tarni_lanes_finish_grow(s.r.heap));
@@ -655,7 +648,7 @@ static void older_first(void) {
   CHECK_OK(tarn_heap_set_limit(s.r.heap, 0));
   CHECK_OK(tarn_heap_reserve(s.r.heap, (HELD + 32) * MIB));
   CHECK_OK(rig_free(&s.r, &s.view, s.r.streams[0]));
-  collect_all(&s);
+  rig_collect(&s.r);
   view_get(&s, 16 * MIB, 0);
   CHECK_EQ(s.view.address, address);
   CHECK_EQ(lent_bytes(&s), 16 * MIB);
@@ -663,7 +656,7 @@ static void older_first(void) {
   CHECK_OK(rig_alloc(&s.r, 24 * MIB, s.r.streams[0], &young));
   CHECK(!is_view(&s, &young));
   CHECK_OK(rig_free(&s.r, &s.view, s.r.streams[0]));
-  collect_all(&s);
+  rig_collect(&s.r);
   CHECK_OK(rig_alloc(&s.r, 8 * MIB, s.r.streams[0], &old));
   CHECK(!is_view(&s, &old) && old.address < s.wholes[1].address);
   CHECK_OK(rig_free(&s.r, &young, s.r.streams[0]));
@@ -688,7 +681,7 @@ static void younger_last(void) {
   CHECK_OK(rig_free(&s.r, &view, s.r.streams[0]));
   const tarn_ptr address = home.address;
   CHECK_OK(rig_free(&s.r, &home, s.r.streams[0]));
-  collect_all(&s);
+  rig_collect(&s.r);
   CHECK_OK(rig_alloc(&s.r, 12 * MIB, s.r.streams[0], &home));
   CHECK_EQ(home.address, address);
   CHECK_OK(rig_free(&s.r, &home, s.r.streams[0]));
@@ -716,16 +709,16 @@ static void older_is_taken(void) {
   rig_block kept = chunk_cut(&s, 7, 3 * MIB, 5 * MIB, true), home;
   const uint64_t start = s.wholes[5].address - heap->base;
   whole_free(&s, 5, 0);
-  collect_all(&s);
+  rig_collect(&s.r);
   view_get(&s, 9 * MIB, 0); /* the end of 7, and the beginning of 5 */
   CHECK_OK(rig_free(&s.r, &s.view, s.r.streams[0]));
-  collect_all(&s);
+  rig_collect(&s.r);
   CHECK_OK(tarn_heap_set_limit(heap, 0));
   CHECK_OK(tarn_heap_reserve(heap, (HELD + 8) * MIB));
   CHECK_OK(rig_alloc(&s.r, 13 * MIB, s.r.streams[0], &home)); /* and what is made behind it */
   CHECK_EQ(home.address, kept.address + 3 * MIB);
   CHECK_OK(rig_free(&s.r, &home, s.r.streams[0]));
-  collect_all(&s);
+  rig_collect(&s.r);
   tarni_lock_acquire(&heap->grow);
   CHECK_OK(tarni_heap_settle_grow(heap)); /* what the view gives back waits for nothing */
   tarni_lock_release(&heap->grow);
