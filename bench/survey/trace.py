@@ -29,8 +29,9 @@ class Trace:
 
 
 def scale(source, path, factor):
-    """A copy of a recorded trace with all sizes scaled."""
-    with gzip.open(source, "rt", encoding="ascii") as lines, \
+    """A copy of a trace, compressed or not, with all sizes scaled."""
+    opener = gzip.open if source.endswith(".gz") else open
+    with opener(source, "rt", encoding="ascii") as lines, \
             open(path, "w", encoding="ascii") as copy:
         for line in lines:
             words = line.split()
