@@ -17,7 +17,8 @@
  * is used any more, but for what is kept, the caller's cache is beached. Its owner goes the slow
  * way then, until it allocates; if that is a small block, what is kept is collected first.
  * Collecting makes slabs that have to be made again, and looks at all free blocks of the lane: so
- * much of it is done as large blocks were found since, which cost about as much.
+ * much of it is done as large blocks were found since, which cost about as much; at the end of a
+ * job since that of the one before.
  *
  * What was used at most is kept when a job has ended: what is made as long as no later one has used
  * more is made though it was not needed before (grow.c).
