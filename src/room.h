@@ -15,6 +15,7 @@ typedef struct tarni_search {
   bool may_map;        /* void addresses, too */
   bool is_lean;        /* as few of them as possible */
   bool is_urgent;      /* memory is short: small and large blocks share chunks */
+  bool is_brief;       /* ends of chunks that the lane can have in part only are passed over */
   uint64_t number;     /* chunks that are refused bear it */
 } tarni_search;
 
@@ -122,7 +123,7 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
                                      tarni_index index);
 
 /* ---- view.c: what is free at the ends of chunks, side by side ---- */
-/* That are no homes: with fewer a search takes up to 20 us, and finds what is oldest. */
+/* That are no homes: with fewer what is oldest is looked for, for up to 10 us. */
 enum { TARNI_MANY_PLACES = 8192 };
 
 /* The ends of a chunk may have changed. */
@@ -162,6 +163,7 @@ uint64_t tarni_view_fit_locked(tarn_heap *heap, const tarni_search *search, cons
 /* The longest run of what is free at the end of a view, with so many addresses behind it. */
 typedef struct tarni_run {
   uint64_t start, end; /* offsets; the same: there is none */
+  uint32_t n_seen;     /* places that were looked at for it */
 } tarni_run;
 tarni_run tarni_view_end_locked(tarn_heap *heap, const tarni_search *search, uint64_t room);
 /* Lends [offset, offset + size) at a chunk's home to a slab that will lie elsewhere; *waits is what

@@ -24,8 +24,9 @@
 #include "room.h"
 
 enum {
-  VIEW_ROWS = 256, /* the last ones: whether they can go on */
-  VIEW_WALK = 16,  /* extents in use in a row, before the next free one is looked up */
+  VIEW_ROWS = 256,  /* the last ones: whether they can go on */
+  VIEW_WALK = 16,   /* extents in use in a row, before the next free one is looked up */
+  VIEW_STEPS = 512, /* places that are looked at where there is room at home */
 };
 
 /* ---- The ends of chunks ---- */
@@ -176,6 +177,9 @@ static uint64_t end_of(const tarn_heap *heap, const tarni_search *search, const 
   if (!chunk->is_mixed && tarni_order_is_met_locked(heap, &chunk->order, search->lane)) {
     return (uint64_t)granules << TARNI_GRANULE_LOG2;
   }
+  if (search->is_brief) {
+    return 0;
+  }
   tarni_order order = {0};
   bool is_mixed = false;
   return end_walk(heap, chunk, is_tail, search, &order, &is_mixed);
@@ -275,8 +279,10 @@ static tarni_run run_at(tarn_heap *heap, const tarni_search *search, uint64_t un
   const uint64_t number = ++heap->n_searches;
   uint64_t place = heap->places[unit].first;
   uint64_t end = (place + chunk_at(heap, place)->n_units) * heap->unit, start = end;
+  uint32_t n_seen = 0;
   bool goes_on;
   do { /* back */
+    n_seen++;
     uint64_t tail = tarni_tail_locked(heap, search, chunk_at(heap, place));
     goes_on = run_add(heap, chunk_at(heap, place), number, &tail) && place != first &&
               heap->units[place - 1] != 0;
@@ -286,12 +292,13 @@ static tarni_run run_at(tarn_heap *heap, const tarni_search *search, uint64_t un
   uint64_t next = tarni_unit_of(heap, end);
   goes_on = start != end;
   while (goes_on && next != n_all && heap->units[next] != 0) { /* and on */
+    n_seen++;
     uint64_t head = tarni_head_locked(heap, search, chunk_at(heap, next));
     goes_on = run_add(heap, chunk_at(heap, next), number, &head);
     end += head;
     next += chunk_at(heap, next)->n_units;
   }
-  return (tarni_run){.start = start, .end = end};
+  return (tarni_run){.start = start, .end = end, .n_seen = n_seen};
 }
 
 /* ---- Views that are there ---- */
@@ -323,7 +330,20 @@ static bool joint_may(const tarn_heap *heap, uint64_t unit, uint64_t size, uint6
  * where a program that repeats itself finds its memory. */
 typedef struct view_fit {
   uint64_t start, number;
+  uint32_t left; /* places that may still be looked at */
 } view_fit;
+
+/* Where there is room elsewhere, too, only the first places are looked at: most often the oldest.
+ */
+static uint32_t steps_of(uint64_t than) {
+  return than != UINT64_MAX ? VIEW_STEPS : UINT32_MAX;
+}
+
+/* Counts places that were looked at. Whether more may be. */
+static bool fit_goes_on(view_fit *fit, uint32_t n_seen) {
+  fit->left = n_seen < fit->left ? fit->left - n_seen : 0;
+  return fit->left != 0;
+}
 
 /* Looks at the run that begins in what is free at the end of a place, or before it. Returns the
  * unit that the next one is looked for from. */
@@ -333,8 +353,10 @@ static uint64_t fit_try(tarn_heap *heap, const tarni_search *search, const tarni
   const uint64_t start = tarni_align_up(run.start, need->least), end = start + need->size;
   const uint64_t number = end <= run.end ? tarni_youngest_locked(heap, start, end) : UINT64_MAX;
   if (number < fit->number) {
-    *fit = (view_fit){.start = start, .number = number};
+    fit->start = start;
+    fit->number = number;
   }
+  (void)fit_goes_on(fit, run.n_seen);
   return tarni_unit_of(heap, run.end) + 1;
 }
 
@@ -343,21 +365,22 @@ static uint64_t fit_try(tarn_heap *heap, const tarni_search *search, const tarni
 static void fit_at_joints(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
                           view_fit *fit) {
   uint64_t unit = tarni_unit_of(heap, heap->large_end);
-  while ((unit = tarni_bitset_from(&heap->joints, unit)) != TARNI_BITSET_NONE) {
+  while (fit_goes_on(fit, 1) &&
+         (unit = tarni_bitset_from(&heap->joints, unit)) != TARNI_BITSET_NONE) {
     unit = joint_may(heap, unit, need->size, fit->number)
                ? tarni_max(fit_try(heap, search, need, unit - 1, fit), unit + 1)
                : unit + 1;
   }
 }
 
-/* The unit behind the last place in a range that is not older than a place with that number; 0: all
- * are. */
-static uint64_t young_end(const tarn_heap *heap, uint64_t unit, uint64_t end, uint64_t than) {
+/* The unit behind the last place in a range that is not older than the best; 0: all are. */
+static uint64_t young_end(const tarn_heap *heap, uint64_t unit, uint64_t end, view_fit *fit) {
   uint64_t behind = 0;
   for (uint64_t at = unit; at < end;) {
     const uint64_t first = heap->places[at].first;
     at = first + chunk_at(heap, first)->n_units;
-    behind = heap->places[first].number >= than ? at : behind;
+    behind = heap->places[first].number >= fit->number ? at : behind;
+    (void)fit_goes_on(fit, 1);
   }
   return behind;
 }
@@ -367,15 +390,13 @@ static void fit_at_units(tarn_heap *heap, const tarni_search *search, const tarn
                          view_fit *fit) {
   const uint64_t first = tarni_unit_of(heap, heap->large_end);
   const uint64_t n = tarni_unit_of(heap, need->size) - 1;
-  uint64_t unit = first, known = 0, number = fit->number; /* up to there all are older than that */
-  while ((unit = tarni_bitset_run(&heap->open, &heap->barred, unit, n)) != TARNI_BITSET_NONE) {
+  uint64_t unit = first;
+  while (fit_goes_on(fit, 1) &&
+         (unit = tarni_bitset_run(&heap->open, &heap->barred, unit, n)) != TARNI_BITSET_NONE) {
     const uint64_t place = heap->places[unit].first;
     const tarni_phys *chunk = chunk_at(heap, place);
     const bool is_head = !is_whole(chunk, heap) && unit - place < units_in(heap, chunk->head);
-    known = number == fit->number ? tarni_max(known, unit) : unit;
-    number = fit->number;
-    const uint64_t behind = young_end(heap, known, unit + n, number);
-    known = tarni_max(known, unit + n);
+    const uint64_t behind = young_end(heap, unit, unit + n, fit);
     if (behind != 0) {
       unit = behind;
     } else if (is_head && (place == first || heap->units[place - 1] == 0)) {
@@ -389,7 +410,7 @@ static void fit_at_units(tarn_heap *heap, const tarni_search *search, const tarn
 /* With places that are all older than that. UINT64_MAX: there is none. */
 static uint64_t fit_in_views(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
                              uint64_t than) {
-  view_fit fit = {.start = UINT64_MAX, .number = than};
+  view_fit fit = {.start = UINT64_MAX, .number = than, .left = steps_of(than)};
   if (need->size < 2 * heap->unit) {
     fit_at_joints(heap, search, need, &fit);
   } else {
@@ -432,8 +453,9 @@ static uint64_t fit_among_small(const tarn_heap *heap, const tarni_search *searc
                                 const tarni_need *need, uint64_t than) {
   const uint64_t end = tarni_unit_of(heap, heap->small_end);
   uint64_t start = UINT64_MAX;
+  uint32_t left = steps_of(than);
   for (uint64_t unit = 0;
-       start == UINT64_MAX && (unit = tarni_bitset_from(&heap->aliases, unit)) < end;
+       start == UINT64_MAX && left-- != 0 && (unit = tarni_bitset_from(&heap->aliases, unit)) < end;
        unit += heap->chunks[heap->units[unit]].n_units) {
     const tarni_phys *chunk = &heap->chunks[heap->units[unit]];
     if (chunk->refused != search->number && heap->places[unit].number < than &&
@@ -513,8 +535,10 @@ tarni_index tarni_view_older_locked(tarn_heap *heap, const tarni_need *need, uin
   if (heap->n_aliases >= TARNI_MANY_PLACES) {
     return 0;
   }
-  const tarni_search search = {
-      .lane = need->lane, .is_urgent = need->is_short, .number = ++heap->n_searches};
+  const tarni_search search = {.lane = need->lane,
+                               .is_urgent = need->is_short,
+                               .is_brief = true,
+                               .number = ++heap->n_searches};
   const uint64_t start = fit_older(heap, &search, need, than);
   return start != UINT64_MAX ? view_take(heap, &search, start, need->size) : 0;
 }
