@@ -373,6 +373,8 @@ void tarni_tide_note_locked(tarn_heap *heap);
 void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache);
 /* Whether a job has ended, and no later one has used more so far. */
 bool tarni_tide_is_again_locked(const tarn_heap *heap);
+/* All is free, and begins anew: no cache is beached. */
+void tarni_tide_forget_locked(tarn_heap *heap);
 /* A large block has gone: where hardly anything is used any more, the cache is beached. */
 void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache);
 /* A small block is to be found or has gone, perhaps in a cache that is beached. pre: it is not

@@ -72,7 +72,7 @@ static tarn_status reset_grow(tarn_heap *heap) {
   heap->reserved_peak_bytes = 0;
   tarni_held_note_locked(heap);
   heap->used_peak_bytes = heap->used_bytes;
-  heap->tide = (tarni_tide){0};
+  tarni_tide_forget_locked(heap);
   heap->rest = (tarni_rest){0};
   heap->hoard = (tarni_hoard){0};
   if (heap->buckets == NULL) {

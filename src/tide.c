@@ -14,8 +14,12 @@
  *
  * What a job asks for first are often small blocks, and what it frees last: they would be hits, in
  * whatever order the cache has them. So where a large block goes at low water and hardly anything
- * is used any more, but for what is kept, the caller's cache is beached. Its owner goes the slow
- * way then, until it allocates; if that is a small block, what is kept is collected first.
+ * is used any more, but for what is kept, the caller's cache is beached: its owner goes the slow
+ * way for small blocks, and where it asks for one when all that it had is back, what is kept is
+ * collected first. It is afloat again then, or when use rises, when it finds a large block, or when
+ * the owners of beached caches have gone the slow way twice for each large block that was found:
+ * what stays in use, or is freed by others, must not keep them there.
+ *
  * Collecting makes slabs that have to be made again, and looks at all free blocks of the lane: so
  * much of it is done as large blocks were found since, which cost about as much; at the end of a
  * job since that of the one before.
@@ -35,11 +39,20 @@ enum {
   TIDE_BLOCKS = 32,     /* and free blocks that it may look at in vain, for each large block */
   TIDE_FEW = 512,       /* so many of them are looked at for nothing, */
   TIDE_MOST = 1 << 14,  /* and never more than this */
-  TIDE_SLOW = 1 << 10,  /* small blocks that the owners of beached caches take and give in an ebb */
+  TIDE_JOB = 8,         /* large blocks from one job's end to the next, at least */
+  TIDE_SLOW_EACH = 2,   /* small blocks that may be slow for each large one, */
+  TIDE_SLOW = 1 << 10,  /* and of which so many are saved up */
 };
 
 static uint64_t wave_of(const tarn_heap *heap) {
   return heap->used_peak_bytes / TIDE_SHARE;
+}
+
+static void flood_begin(tarni_tide *tide, uint64_t used) {
+  tide->is_ebb = tide->is_collected = false;
+  tide->collected = tide->counted = 0;
+  tide->low = tide->turn;
+  tide->turn = used;
 }
 
 void tarni_tide_note_locked(tarn_heap *heap) {
@@ -47,13 +60,7 @@ void tarni_tide_note_locked(tarn_heap *heap) {
   const uint64_t used = heap->used_bytes;
   const uint64_t wave = wave_of(heap);
   if (tide->is_ebb && used > tide->turn + wave) {
-    *tide = (tarni_tide){.low = tide->turn,
-                         .turn = used,
-                         .n_blocks = tide->n_blocks,
-                         .price = tide->price,
-                         .job_blocks = tide->job_blocks,
-                         .job_price = tide->job_price,
-                         .job_peak = tide->job_peak};
+    flood_begin(tide, used);
   } else if (!tide->is_ebb && used + wave < tide->turn) {
     tide->is_ebb = true;
     tide->turn = used;
@@ -128,17 +135,15 @@ static void collect(tarn_heap *heap, tarni_cache *cache) {
   tide->collected = heap->used_bytes;
 }
 
-static void collect_if_low(tarn_heap *heap, tarni_cache *cache) {
-  if (is_watching(heap) && is_low(heap) && heap->tide.n_blocks >= heap->tide.price) {
+void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
+  tarni_tide *tide = &heap->tide;
+  beached_set(heap, cache, false);
+  tide->n_blocks++;
+  tide->job_blocks++;
+  tide->slow_left = tarni_min(tide->slow_left + TIDE_SLOW_EACH, TIDE_SLOW);
+  if (is_watching(heap) && is_low(heap) && tide->n_blocks >= tide->price) {
     collect(heap, cache);
   }
-}
-
-void tarni_tide_turn_locked(tarn_heap *heap, tarni_cache *cache) {
-  beached_set(heap, cache, false);
-  heap->tide.n_blocks++;
-  heap->tide.job_blocks++;
-  collect_if_low(heap, cache);
 }
 
 /* ---- On the ground ---- */
@@ -169,9 +174,9 @@ static bool is_on_ground(tarn_heap *heap, const tarni_cache *cache) {
 
 void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_tide *tide = &heap->tide;
-  if (tide->is_ebb && tide->n_slow < TIDE_SLOW && is_watching(heap) && is_on_ground(heap, cache)) {
+  if (tide->is_ebb && is_watching(heap) && is_on_ground(heap, cache)) {
     tide->job_peak = heap->used_peak_bytes;
-    beached_set(heap, cache, true);
+    beached_set(heap, cache, tide->slow_left != 0);
   }
 }
 
@@ -180,17 +185,22 @@ void tarni_tide_wade_locked(tarn_heap *heap, tarni_cache *cache, bool is_alloc) 
   if (TARNI_LIKELY(!cache->is_beached)) {
     return;
   }
-  const bool is_end = is_alloc && tide->is_ebb && !tide->is_ended;
-  bool is_over = ++tide->n_slow >= TIDE_SLOW;
-  if (is_end && tide->job_blocks >= tide->job_price && has_all(cache)) {
-    tide->is_ended = is_over = true;
+  bool is_over = !tide->is_ebb || tide->slow_left == 0 || --tide->slow_left == 0;
+  if (!is_over && is_alloc && tide->job_blocks >= tide->job_price && has_all(cache)) {
     collect(heap, cache);
-    tide->job_price = tide->price;
+    tide->job_price = tarni_max(tide->price, TIDE_JOB);
     tide->job_blocks = 0;
-  } else if (is_alloc) {
-    collect_if_low(heap, cache);
+    is_over = true;
   }
   if (is_over) {
     beached_set(heap, cache, false);
   }
+}
+
+void tarni_tide_forget_locked(tarn_heap *heap) {
+  heap->tide = (tarni_tide){0};
+  for (tarni_cache *cache = heap->caches; cache != NULL; cache = cache->next_in_heap) {
+    cache->is_beached = false;
+  }
+  tarni_caches_allow_locked(heap);
 }

@@ -293,7 +293,7 @@ typedef struct tarni_cache {
   tarni_shelf shelf;
   uint32_t *items; /* of all stacks */
   /* lock HEAP: */
-  bool is_beached; /* at low water: its owner goes the slow way, until it allocates (tide.c) */
+  bool is_beached; /* at low water: its owner goes the slow way for a while (tide.c) */
   struct tarni_cache *next_in_heap;
   /* lock REGISTRY: */
   struct tarni_cache *next_in_thread;
@@ -444,14 +444,13 @@ typedef struct tarni_tide { /* of what is used (tide.c) */
   bool is_ebb;              /* it falls */
   bool is_collected;        /* in this ebb, when so much was used: */
   uint64_t collected;
-  uint64_t turn;                  /* the most of this flood, or the least of this ebb */
-  uint64_t low;                   /* the least of the ebb before */
-  uint64_t n_blocks, price;       /* large blocks since the last collecting, and before the next */
-  uint64_t job_peak;              /* the most that was used, when hardly anything was any more */
-  uint64_t job_blocks, job_price; /* as n_blocks and price, of what was collected at a job's end */
-  uint64_t counted; /* what was used in this ebb when what is kept was counted; 0: never */
-  uint32_t n_slow;  /* in this ebb: small blocks of beached caches, */
-  bool is_ended;    /* and whether what all of it was used for has ended */
+  uint64_t counted;         /* what was used in this ebb when what is kept was counted; 0: never */
+  uint64_t turn;            /* the most of this flood, or the least of this ebb */
+  uint64_t low;             /* the least of the ebb before */
+  uint64_t n_blocks, price; /* large blocks since the last collecting, and before the next */
+  uint64_t job_peak;        /* the most that was used, when hardly anything was any more */
+  uint64_t job_blocks, job_price; /* large blocks since a job's end, and before the next */
+  uint64_t slow_left;             /* small blocks that owners of beached caches may take or give */
 } tarni_tide;
 
 enum { TARNI_TREE_VOID = 0 }; /* trees[0] of a zone; trees[1 + lane] hold what lanes have freed */

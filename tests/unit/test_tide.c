@@ -10,7 +10,14 @@
 #include "support/rig.h"
 #include "support/test.h"
 
-enum { MIB = 1 << 20, N_SMALL = 20, SMALL = 256 << 10, N_BLOCKS = 64, MOST_SMALL = 40000 };
+enum {
+  MIB = 1 << 20,
+  N_SMALL = 20,
+  SMALL = 256 << 10,
+  N_BLOCKS = 64,
+  MOST_SMALL = 40000,
+  N_LARGE = 80
+};
 
 /* Blocks of one slab each come and go, and stay in the cache. */
 static void keep_small(rig *r, int n) {
@@ -93,17 +100,30 @@ static void collects_on_the_ground(void) {
   rig_close(&r);
 }
 
-/* A job has ended: what it frees last are small blocks, behind its last large one. */
-static bool job_end(rig *r) {
-  rig_block base;
-  if (!rig_open(r, "sim:1G", NULL, 2)) {
-    return false;
+/* Large blocks, which pay for what is slow at a job's end. */
+static void pay(rig *r) {
+  for (uint64_t i = 0; i < N_LARGE; i++) {
+    (void)cached_beside(r, (30 + i % 2) * MIB);
   }
-  CHECK_OK(tarn_heap_reserve(r->heap, (uint64_t)400 * MIB));
+}
+
+/* High water, and hardly anything behind it. */
+static void ebb(rig *r) {
+  rig_block base;
   CHECK_OK(rig_alloc(r, (uint64_t)12 * MIB, r->streams[0], &base));
   CHECK_EQ(flood(r), (uint64_t)N_SMALL * SMALL);
   CHECK_OK(rig_free(r, &base, r->streams[0]));
   CHECK(r->heap->caches->is_beached);
+}
+
+/* A job has ended: what it frees last are small blocks, behind its last large one. */
+static bool job_end(rig *r) {
+  if (!rig_open(r, "sim:1G", NULL, 2)) {
+    return false;
+  }
+  CHECK_OK(tarn_heap_reserve(r->heap, (uint64_t)400 * MIB));
+  pay(r);
+  ebb(r);
   CHECK_EQ(rig_stats(r).cached_bytes, (uint64_t)N_SMALL * SMALL);
   return true;
 }
@@ -140,6 +160,7 @@ static void keeps_more_than_a_wave(void) {
   rig_block base, block;
   REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
   CHECK_OK(tarn_heap_reserve(r.heap, (uint64_t)400 * MIB));
+  pay(&r);
   CHECK_OK(rig_alloc(&r, (uint64_t)12 * MIB, r.streams[0], &base));
   CHECK_EQ(flood(&r), (uint64_t)N_SMALL * SMALL);
   keep_small(&r, N_BLOCKS);
@@ -181,6 +202,59 @@ static void pays_for_a_job(void) {
   rig_close(&r);
 }
 
+/* How many small blocks a stream takes and gives until none of the caches is beached any more. */
+static uint64_t slow_until_afloat(rig *r, tarn_stream stream) {
+  uint64_t n = 0;
+  for (bool is_beached = true; is_beached && n < (1 << 11); n += 2) {
+    rig_block block;
+    CHECK_OK(rig_alloc(r, SMALL, stream, &block));
+    CHECK_OK(rig_free(r, &block, stream));
+    is_beached = false;
+    for (const tarni_cache *cache = r->heap->caches; cache != NULL; cache = cache->next_in_heap) {
+      is_beached = is_beached || cache->is_beached;
+    }
+  }
+  return n;
+}
+
+/* A block stays in use, so it is not all back: large blocks pay for two slow ones each. */
+static void kept_beside_beached(void) {
+  rig r;
+  rig_block held;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  CHECK_OK(tarn_heap_reserve(r.heap, (uint64_t)400 * MIB));
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &held));
+  pay(&r);
+  ebb(&r);
+  const uint64_t n = slow_until_afloat(&r, r.streams[0]);
+  CHECK(n > 2);
+  CHECK(n <= (uint64_t)2 * (N_LARGE + 6));
+  for (int i = 0; i < 4; i++) { /* a few large blocks hold it there for a few small ones */
+    last_large(&r, (uint64_t)60 * MIB, r.streams[0]);
+  }
+  CHECK(slow_until_afloat(&r, r.streams[0]) <= 16);
+  CHECK_OK(rig_free(&r, &held, r.streams[0]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* What came from it goes to another cache: never all of it is back. */
+static void freed_beside_beached(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 2));
+  CHECK_OK(tarn_heap_reserve(r.heap, (uint64_t)400 * MIB));
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &block));
+  CHECK_OK(rig_free(&r, &block, r.streams[1]));
+  pay(&r);
+  last_large(&r, (uint64_t)200 * MIB, r.streams[0]);
+  const uint64_t n = slow_until_afloat(&r, r.streams[0]);
+  CHECK(n > 2);
+  CHECK(n <= (uint64_t)2 * (N_LARGE + 2));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
 /* Two caches are beached: neither goes the slow way for long, whichever comes last. */
 static void two_are_beached(void) {
   rig r;
@@ -192,10 +266,31 @@ static void two_are_beached(void) {
   last_large(&r, (uint64_t)2 * MIB, r.streams[0]);
   const tarni_cache *one = r.heap->caches, *other = one->next_in_heap;
   CHECK(one->is_beached && other->is_beached);
-  r.heap->tide.n_slow = 1 << 10; /* as if they had been slow for long */
+  while (r.heap->tide.slow_left != 0) {
+    keep_small(&r, 1);
+  }
   CHECK_OK(rig_free(&r, &held[0], r.streams[1]));
   CHECK_OK(rig_free(&r, &held[1], r.streams[0]));
   CHECK(!one->is_beached && !other->is_beached);
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* A large block sets it afloat, and so does a reset, when all is back. */
+static void afloat_again(void) {
+  rig r;
+  rig_block block;
+  REQUIRE(job_end(&r));
+  CHECK_OK(rig_alloc(&r, (uint64_t)40 * MIB, r.streams[0], &block));
+  CHECK(!r.heap->caches->is_beached);
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  last_large(&r, (uint64_t)60 * MIB, r.streams[0]);
+  CHECK(r.heap->caches->is_beached);
+  CHECK_OK(tarn_heap_reset(r.heap));
+  CHECK(!r.heap->caches->is_beached);
+  CHECK_EQ(atomic_load(&r.heap->caches->is_revoked), 0);
+  keep_small(&r, 1);
+  CHECK_EQ(rig_stats(&r).cached_bytes, SMALL);
   CHECK(rig_is_sound(&r));
   rig_close(&r);
 }
@@ -379,7 +474,10 @@ static const test_case cases[] = {
     {"before the small blocks that a job begins with, too", collects_before_a_job},
     {"what caches keep is not used", keeps_more_than_a_wave},
     {"large blocks pay for a job's end", pays_for_a_job},
+    {"a block that stays in use holds a cache for no longer than is paid for", kept_beside_beached},
+    {"nor does one that is freed on another stream", freed_beside_beached},
     {"two caches are beached", two_are_beached},
+    {"a large block sets a cache afloat, and a reset", afloat_again},
     {"a beached cache stays so beside others", beached_beside_others},
     {"a beached cache is emptied by others", beached_all_the_same},
     {"the stream of a beached cache is retired", retired_beached},
