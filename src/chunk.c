@@ -217,9 +217,10 @@ bool tarni_chunk_is_best_locked(tarn_heap *heap, const tarni_need *need, tarni_i
   const bool has_front =
       is_free(heap, block->previous) &&
       tarni_align_up(heap->extents[block->previous].offset, need->alignment) < block->offset;
-  const bool is_loose =
-      is_tight(heap, need) && (is_free(heap, block->next) || is_on_spare(heap, need, index));
-  if (!tarni_is_aligned(block->offset, need->alignment) || has_front || is_loose) {
+  if (!tarni_is_aligned(block->offset, need->alignment) || has_front) {
+    return false;
+  }
+  if (is_tight(heap, need) && (is_free(heap, block->next) || is_on_spare(heap, need, index))) {
     return false;
   }
   /* If what is found is above the block, the block would be looked at before, and is as tight. */

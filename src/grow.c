@@ -129,8 +129,8 @@ static uint64_t least_of_load(const tarn_heap *heap, const tarni_need *need) {
   const uint64_t least = tarni_align_down(tarni_min(share, most), heap->unit);
   const bool is_loading = held < GROW_LOAD_HEAP && heap->n_aliases == 0 &&
                           need->zone != TARNI_ZONE_SMALL && !heap->is_fixed;
-  const bool may = heap->refused_bytes == 0 &&
-                   held + need->size + least <= limit_of(heap) / GROW_LOAD_LIMIT_SHARE;
+  const bool may = heap->refused_bytes == 0 && tarni_held_bytes_locked(heap) + need->size + least <=
+                                                   limit_of(heap) / GROW_LOAD_LIMIT_SHARE;
   return is_loading && may ? least : 0;
 }
 
@@ -357,8 +357,9 @@ static tarn_status grow_view(tarn_heap *heap, const tarni_need *need, bool may_s
   return status;
 }
 
-tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
-                       tarni_index *extent) {
+/* As tarni_grow. Where no view was made, no more than `most` is made in its stead. */
+static tarn_status grow_most(tarn_heap *heap, const tarni_need *need, bool may_steal, uint64_t most,
+                             tarni_index *extent) {
   uint64_t missing;
   *extent = 0;
   heap->is_map_refused = false;
@@ -366,7 +367,13 @@ tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
   if (missing != 0) {
     TARN_TRY(grow_view(heap, need, may_steal, missing, extent));
   }
-  return *extent == 0 ? grow_window(heap, need, false, &missing, extent) : TARN_OK;
+  const bool may_make = *extent == 0 && missing <= most;
+  return may_make ? grow_window(heap, need, false, &missing, extent) : TARN_OK;
+}
+
+tarn_status tarni_grow(tarn_heap *heap, const tarni_need *need, bool may_steal,
+                       tarni_index *extent) {
+  return grow_most(heap, need, may_steal, UINT64_MAX, extent);
 }
 
 tarn_status tarni_grow_apart(tarn_heap *heap, const tarni_need *need, tarni_index *extent) {
@@ -376,10 +383,11 @@ tarn_status tarni_grow_apart(tarn_heap *heap, const tarni_need *need, tarni_inde
   if (*extent != 0) {
     return TARN_OK;
   }
+  const uint64_t most = more != 0 ? more : need->size;
   tarni_lock_acquire(&heap->lock);
-  const bool may = tarni_rest_may_part_locked(heap, more != 0 ? more : need->size);
+  const bool may = tarni_rest_may_part_locked(heap, most);
   tarni_lock_release(&heap->lock);
-  return may ? tarni_grow(heap, need, false, extent) : TARN_OK;
+  return may ? grow_most(heap, need, false, most, extent) : TARN_OK;
 }
 
 /* ---- Room that is there ---- */

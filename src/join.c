@@ -3,8 +3,9 @@
  * New views: which chunks are mapped side by side for a block that fits nowhere. It begins in what
  * is free at the end of a row that is there, or at the end of a chunk; goes on with chunks that are
  * free as a whole; and ends in what is free at the beginning of one. Each mapping costs the same,
- * however large the chunk is: so the fewest are looked for and, as good, those that leave the most
- * chunks free as a whole, and the least behind the block of a chunk that others use. */
+ * however large the chunk is, and each chunk that is free as a whole and gets in use is one less to
+ * choose from: the cheapest by the sum of both is looked for and, as good, the one that leaves the
+ * least behind the block of a chunk that others use. */
 #include <stdlib.h>
 
 #include "base/bits.h"

@@ -612,11 +612,36 @@ static void reserves_anew(void) {
   rig_close(&r);
 }
 
+/* A young heap makes more than is asked for; not where an arena has nearly all that is left. */
+static void young_beside_an_arena(void) {
+  const tarn_heap_config config = {.size = sizeof(config), .limit_bytes = (uint64_t)1 << 30};
+  rig r;
+  rig_block blocks[MAX_BLOCKS];
+  int n = 0;
+  REQUIRE(rig_open(&r, "sim:2G", &config, 1));
+  do {
+    REQUIRE(n < MAX_BLOCKS);
+    CHECK_OK(rig_alloc(&r, 3 * MIB, r.streams[0], &blocks[n++]));
+  } while (rig_stats(&r).reserved_bytes < 80 * MIB || rig_stats(&r).free_bytes > 2 * MIB);
+  const uint64_t left = config.limit_bytes - rig_stats(&r).reserved_bytes;
+  const tarn_arena_config most = {.size = sizeof(most), .reserve_bytes = left - 2 * MIB};
+  tarn_arena *arena;
+  REQUIRE_OK(tarn_arena_create(r.heap, &most, &arena));
+  rig_block more[MAX_BLOCKS];
+  const int n_more = fill(&r, 2 * MIB, TARN_LIMIT, more);
+  CHECK_EQ(rig_stats(&r).reserved_bytes, config.limit_bytes);
+  empty(&r, more, n_more);
+  empty(&r, blocks, n);
+  CHECK_OK(tarn_arena_destroy(arena));
+  rig_close(&r);
+}
+
 static const test_case cases[] = {
     {"a stream that is gone", stream_that_is_gone},
     {"reserves anew what is going", reserves_anew},
     {"lowered asleep", lowered_asleep},
     {"captures count", captures_count},
+    {"a young heap beside an arena", young_beside_an_arena},
     {"reserves beyond all addresses", reserves_beyond_all_addresses},
     {"a limit, with the numbers", limit_with_the_numbers},
     {"a device that is full", device_that_is_full},
