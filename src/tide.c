@@ -176,7 +176,7 @@ void tarni_tide_beach_locked(tarn_heap *heap, tarni_cache *cache) {
   tarni_tide *tide = &heap->tide;
   if (tide->is_ebb && is_watching(heap) && is_on_ground(heap, cache)) {
     tide->job_peak = heap->used_peak_bytes;
-    beached_set(heap, cache, tide->slow_left != 0);
+    beached_set(heap, cache, true);
   }
 }
 
@@ -185,7 +185,8 @@ void tarni_tide_wade_locked(tarn_heap *heap, tarni_cache *cache, bool is_alloc) 
   if (TARNI_LIKELY(!cache->is_beached)) {
     return;
   }
-  bool is_over = !tide->is_ebb || tide->slow_left == 0 || --tide->slow_left == 0;
+  bool is_over = !tide->is_ebb || tide->slow_left == 0;
+  tide->slow_left -= !is_over;
   if (!is_over && is_alloc && tide->job_blocks >= tide->job_price && has_all(cache)) {
     collect(heap, cache);
     tide->job_price = tarni_max(tide->price, TIDE_JOB);

@@ -228,11 +228,11 @@ static void kept_beside_beached(void) {
   ebb(&r);
   const uint64_t n = slow_until_afloat(&r, r.streams[0]);
   CHECK(n > 2);
-  CHECK(n <= (uint64_t)2 * (N_LARGE + 6));
+  CHECK(n <= (uint64_t)2 * (N_LARGE + 6) + 2);
   for (int i = 0; i < 4; i++) { /* a few large blocks hold it there for a few small ones */
     last_large(&r, (uint64_t)60 * MIB, r.streams[0]);
   }
-  CHECK(slow_until_afloat(&r, r.streams[0]) <= 16);
+  CHECK(slow_until_afloat(&r, r.streams[0]) <= 16 + 2);
   CHECK_OK(rig_free(&r, &held, r.streams[0]));
   CHECK(rig_is_sound(&r));
   rig_close(&r);
@@ -250,7 +250,7 @@ static void freed_beside_beached(void) {
   last_large(&r, (uint64_t)200 * MIB, r.streams[0]);
   const uint64_t n = slow_until_afloat(&r, r.streams[0]);
   CHECK(n > 2);
-  CHECK(n <= (uint64_t)2 * (N_LARGE + 2));
+  CHECK(n <= (uint64_t)2 * (N_LARGE + 2) + 2);
   CHECK(rig_is_sound(&r));
   rig_close(&r);
 }
@@ -292,6 +292,60 @@ static void afloat_again(void) {
   keep_small(&r, 1);
   CHECK_EQ(rig_stats(&r).cached_bytes, SMALL);
   CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* What large blocks pay for is saved up, but not for ever. */
+static void saves_up_little(void) {
+  rig r;
+  rig_block held;
+  REQUIRE(rig_open(&r, "sim:1G", NULL, 1));
+  CHECK_OK(tarn_heap_reserve(r.heap, (uint64_t)400 * MIB));
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &held));
+  for (int i = 0; i < 10; i++) {
+    pay(&r);
+  }
+  ebb(&r);
+  const uint64_t n = slow_until_afloat(&r, r.streams[0]);
+  CHECK(n > (uint64_t)2 * N_LARGE);
+  CHECK(n <= (1 << 10) + 2);
+  CHECK_OK(rig_free(&r, &held, r.streams[0]));
+  rig_close(&r);
+}
+
+/* Use rises, if only by another stream's blocks: then no job is about to begin. */
+static void flood_sets_afloat(void) {
+  rig r;
+  rig_block large, block;
+  REQUIRE(job_end(&r));
+  CHECK_OK(rig_alloc(&r, (uint64_t)60 * MIB, r.streams[1], &large));
+  CHECK(r.heap->caches->is_beached || r.heap->caches->next_in_heap->is_beached);
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &block));
+  CHECK(!r.heap->caches->is_beached && !r.heap->caches->next_in_heap->is_beached);
+  CHECK_EQ(rig_stats(&r).cached_bytes, (uint64_t)(N_SMALL - 1) * SMALL); /* a hit */
+  CHECK_OK(rig_free(&r, &block, r.streams[0]));
+  CHECK_OK(rig_free(&r, &large, r.streams[1]));
+  CHECK(rig_is_sound(&r));
+  rig_close(&r);
+}
+
+/* However little was collected at a job's end: the next one has a few large blocks at least. */
+static void jobs_are_not_small(void) {
+  rig r;
+  rig_block blocks[2];
+  REQUIRE(job_end(&r));
+  const tarn_stream streams[2] = {r.streams[0], r.streams[0]};
+  CHECK_OK(tarn_heap_trim(r.heap, (uint64_t)100 * MIB));
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &blocks[0]));
+  CHECK_EQ(r.heap->tide.job_blocks, 0);
+  CHECK_EQ(r.heap->tide.price, 0);
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &blocks[1]));
+  frees_small(&r, blocks, streams);
+  last_large(&r, (uint64_t)60 * MIB, r.streams[0]);
+  CHECK(r.heap->caches->is_beached);
+  CHECK_OK(rig_alloc(&r, SMALL, r.streams[0], &blocks[0]));
+  CHECK_EQ(rig_stats(&r).cached_bytes, (uint64_t)(N_SMALL - 1) * SMALL);
+  CHECK_OK(rig_free(&r, &blocks[0], r.streams[0]));
   rig_close(&r);
 }
 
@@ -476,6 +530,9 @@ static const test_case cases[] = {
     {"large blocks pay for a job's end", pays_for_a_job},
     {"a block that stays in use holds a cache for no longer than is paid for", kept_beside_beached},
     {"nor does one that is freed on another stream", freed_beside_beached},
+    {"what large blocks pay for is saved up, but not for ever", saves_up_little},
+    {"a flood sets a cache afloat", flood_sets_afloat},
+    {"a job has a few large blocks", jobs_are_not_small},
     {"two caches are beached", two_are_beached},
     {"a large block sets a cache afloat, and a reset", afloat_again},
     {"a beached cache stays so beside others", beached_beside_others},

@@ -224,7 +224,24 @@ static void made_late(void) {
   }
 }
 
+/* Memory is spare if one of its chunks is, whichever. */
+static void one_chunk_is_spare(void) {
+  scene s;
+  REQUIRE(scene_open(&s));
+  tarn_heap *heap = s.r.heap;
+  const uint64_t start = s.blocks[0].address - heap->base, size = 1000 * MIB;
+  tarni_phys *last = &heap->chunks[heap->units[tarni_unit_of(heap, start + size - 1)]];
+  CHECK(last != &heap->chunks[heap->units[tarni_unit_of(heap, start)]]);
+  CHECK(!tarni_extent_is_spare_locked(heap, start, size));
+  last->is_spare = true;
+  CHECK(tarni_extent_is_spare_locked(heap, start, size));
+  CHECK(!tarni_extent_is_spare_locked(heap, start, heap->unit));
+  last->is_spare = false;
+  scene_close(&s);
+}
+
 static const test_case cases[] = {
+    {"memory is spare if one of its chunks is", one_chunk_is_spare},
     {"the least is left over", least_is_left_over},
     {"large ones lie lowest", large_ones_lie_lowest},
     {"all lie lowest where memory was earned", lowest_where_earned},
