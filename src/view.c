@@ -375,14 +375,12 @@ static void fit_at_joints(tarn_heap *heap, const tarni_search *search, const tar
 
 /* The unit behind the last place in a range that is not older than the best; 0: all are. */
 static uint64_t young_end(const tarn_heap *heap, uint64_t unit, uint64_t end, view_fit *fit) {
-  uint64_t behind = 0;
-  for (uint64_t at = unit; at < end;) {
-    const uint64_t first = heap->places[at].first;
-    at = first + chunk_at(heap, first)->n_units;
-    behind = heap->places[first].number >= fit->number ? at : behind;
+  uint64_t first = end;
+  do { /* back */
+    first = heap->places[first - 1].first;
     (void)fit_goes_on(fit, 1);
-  }
-  return behind;
+  } while (first > unit && heap->places[first].number < fit->number);
+  return heap->places[first].number >= fit->number ? first + chunk_at(heap, first)->n_units : 0;
 }
 
 /* Larger ones have so many units in a row behind which all is free. */
