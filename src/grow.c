@@ -383,7 +383,8 @@ tarn_status tarni_grow_apart(tarn_heap *heap, const tarni_need *need, tarni_inde
   if (*extent != 0) {
     return TARN_OK;
   }
-  const uint64_t most = more != 0 ? more : need->size;
+  const uint64_t most =
+      more != 0 ? more : tarni_align_up(need->size, heap->unit) + heap->unit; /* as a window has */
   tarni_lock_acquire(&heap->lock);
   const bool may = tarni_rest_may_part_locked(heap, most);
   tarni_lock_release(&heap->lock);

@@ -15,7 +15,6 @@ typedef struct tarni_search {
   bool may_map;        /* void addresses, too */
   bool is_lean;        /* as few of them as possible */
   bool is_urgent;      /* memory is short: small and large blocks share chunks */
-  bool is_brief;       /* ends of chunks that the lane can have in part only are passed over */
   uint64_t number;     /* chunks that are refused bear it */
 } tarni_search;
 
@@ -123,7 +122,7 @@ tarni_index tarni_window_next_locked(const tarn_heap *heap, tarni_search *search
                                      tarni_index index);
 
 /* ---- view.c: what is free at the ends of chunks, side by side ---- */
-/* That are no homes: with fewer what is oldest is looked for, for up to 10 us. */
+/* That are no homes: with fewer what is oldest is looked for, for up to 25 us. */
 enum { TARNI_MANY_PLACES = 8192 };
 
 /* The ends of a chunk may have changed. */

@@ -187,7 +187,7 @@ void tarni_tide_wade_locked(tarn_heap *heap, tarni_cache *cache, bool is_alloc) 
   }
   bool is_over = !tide->is_ebb || tide->slow_left == 0;
   tide->slow_left -= !is_over;
-  if (!is_over && is_alloc && tide->job_blocks >= tide->job_price && has_all(cache)) {
+  if (tide->is_ebb && is_alloc && tide->job_blocks >= tide->job_price && has_all(cache)) {
     collect(heap, cache);
     tide->job_price = tarni_max(tide->price, TIDE_JOB);
     tide->job_blocks = 0;

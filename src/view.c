@@ -177,9 +177,6 @@ static uint64_t end_of(const tarn_heap *heap, const tarni_search *search, const 
   if (!chunk->is_mixed && tarni_order_is_met_locked(heap, &chunk->order, search->lane)) {
     return (uint64_t)granules << TARNI_GRANULE_LOG2;
   }
-  if (search->is_brief) {
-    return 0;
-  }
   tarni_order order = {0};
   bool is_mixed = false;
   return end_walk(heap, chunk, is_tail, search, &order, &is_mixed);
@@ -272,8 +269,9 @@ static bool run_add(const tarn_heap *heap, tarni_phys *chunk, uint64_t number, u
 }
 
 /* The run that begins in what is free at the end of a place, or in places before it that are free
- * as a whole; as far as it goes. No chunk is in it twice as a whole. */
-static tarni_run run_at(tarn_heap *heap, const tarni_search *search, uint64_t unit) {
+ * as a whole; as far as it goes, or as so many places were looked at. No chunk is in it twice as a
+ * whole. */
+static tarni_run run_at(tarn_heap *heap, const tarni_search *search, uint64_t unit, uint32_t most) {
   const uint64_t first = tarni_unit_of(heap, heap->large_end);
   const uint64_t n_all = tarni_unit_of(heap, heap->size);
   const uint64_t number = ++heap->n_searches;
@@ -285,13 +283,13 @@ static tarni_run run_at(tarn_heap *heap, const tarni_search *search, uint64_t un
     n_seen++;
     uint64_t tail = tarni_tail_locked(heap, search, chunk_at(heap, place));
     goes_on = run_add(heap, chunk_at(heap, place), number, &tail) && place != first &&
-              heap->units[place - 1] != 0;
+              heap->units[place - 1] != 0 && n_seen < most;
     start -= tail;
     place = goes_on ? heap->places[place - 1].first : place;
   } while (goes_on);
   uint64_t next = tarni_unit_of(heap, end);
   goes_on = start != end;
-  while (goes_on && next != n_all && heap->units[next] != 0) { /* and on */
+  while (goes_on && n_seen < most && next != n_all && heap->units[next] != 0) { /* and on */
     n_seen++;
     uint64_t head = tarni_head_locked(heap, search, chunk_at(heap, next));
     goes_on = run_add(heap, chunk_at(heap, next), number, &head);
@@ -349,7 +347,7 @@ static bool fit_goes_on(view_fit *fit, uint32_t n_seen) {
  * unit that the next one is looked for from. */
 static uint64_t fit_try(tarn_heap *heap, const tarni_search *search, const tarni_need *need,
                         uint64_t unit, view_fit *fit) {
-  const tarni_run run = run_at(heap, search, unit);
+  const tarni_run run = run_at(heap, search, unit, fit->left);
   const uint64_t start = tarni_align_up(run.start, need->least), end = start + need->size;
   const uint64_t number = end <= run.end ? tarni_youngest_locked(heap, start, end) : UINT64_MAX;
   if (number < fit->number) {
@@ -357,7 +355,7 @@ static uint64_t fit_try(tarn_heap *heap, const tarni_search *search, const tarni
     fit->number = number;
   }
   (void)fit_goes_on(fit, run.n_seen);
-  return tarni_unit_of(heap, run.end) + 1;
+  return tarni_min(tarni_unit_of(heap, run.end) + 1, tarni_unit_of(heap, heap->size));
 }
 
 /* Windows of less than two units: with two places that meet, and something free on both sides.
@@ -373,14 +371,20 @@ static void fit_at_joints(tarn_heap *heap, const tarni_search *search, const tar
   }
 }
 
-/* The unit behind the last place in a range that is not older than the best; 0: all are. */
+/* The unit behind the last place in a range that is not older than the best; the range's end where
+ * no more may be looked at; 0: all are older. */
 static uint64_t young_end(const tarn_heap *heap, uint64_t unit, uint64_t end, view_fit *fit) {
   uint64_t first = end;
   do { /* back */
+    if (!fit_goes_on(fit, 1)) {
+      return end;
+    }
     first = heap->places[first - 1].first;
-    (void)fit_goes_on(fit, 1);
-  } while (first > unit && heap->places[first].number < fit->number);
-  return heap->places[first].number >= fit->number ? first + chunk_at(heap, first)->n_units : 0;
+    if (heap->places[first].number >= fit->number) {
+      return first + chunk_at(heap, first)->n_units;
+    }
+  } while (first > unit);
+  return 0;
 }
 
 /* Larger ones have so many units in a row behind which all is free. */
@@ -533,10 +537,8 @@ tarni_index tarni_view_older_locked(tarn_heap *heap, const tarni_need *need, uin
   if (heap->n_aliases >= TARNI_MANY_PLACES) {
     return 0;
   }
-  const tarni_search search = {.lane = need->lane,
-                               .is_urgent = need->is_short,
-                               .is_brief = true,
-                               .number = ++heap->n_searches};
+  const tarni_search search = {
+      .lane = need->lane, .is_urgent = need->is_short, .number = ++heap->n_searches};
   const uint64_t start = fit_older(heap, &search, need, than);
   return start != UINT64_MAX ? view_take(heap, &search, start, need->size) : 0;
 }
@@ -555,7 +557,7 @@ tarni_run tarni_view_end_locked(tarn_heap *heap, const tarni_search *search, uin
     if (chunk_at(heap, unit)->tail == 0 || end + room > heap->size) {
       continue;
     }
-    const tarni_run run = run_at(heap, search, unit);
+    const tarni_run run = run_at(heap, search, unit, UINT32_MAX);
     const tarni_extent *next = tarni_extent_at(heap, tarni_extent_containing_locked(heap, end));
     if (run.end - run.start > best.end - best.start && next->kind == TARNI_EXTENT_VOID &&
         next->offset + next->size >= end + room) {

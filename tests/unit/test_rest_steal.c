@@ -10,6 +10,8 @@
 
 enum {
   MIB = 1 << 20,
+  SMALL = 60000,
+  MANY = 20, /* small blocks for each large one */
   N_SIDES = 2,
   N_MOST = 60,
   N_LEAST = 42,
@@ -20,20 +22,26 @@ enum {
 
 typedef struct program {
   rig r;
-  rig_block blocks[N_SIDES][N_MOST];
+  bool is_mixed; /* the second side has small blocks */
+  rig_block blocks[N_SIDES][N_MOST * MANY];
   int n[N_SIDES];
 } program;
 
+static bool is_small(const program *p, int side) {
+  return p->is_mixed && side == 1;
+}
+
 /* The same in every round: the i-th block of a side is as large as ever. */
-static uint64_t block_bytes(int side, int i) {
-  tarni_rng rng = {(uint64_t)(side * N_MOST + i + 1)};
-  return (1 + tarni_rng_below(&rng, 8)) * MIB;
+static uint64_t block_bytes(const program *p, int side, int i) {
+  tarni_rng rng = {(uint64_t)(side * (is_small(p, side) ? N_MOST * MANY : N_MOST) + i + 1)};
+  return is_small(p, side) ? (1 + tarni_rng_below(&rng, 4)) * SMALL
+                           : (1 + tarni_rng_below(&rng, 8)) * MIB;
 }
 
 static void side_fill(program *p, int side, int n) {
   for (; p->n[side] < n; p->n[side]++) {
     const int i = p->n[side];
-    CHECK_OK(rig_alloc(&p->r, block_bytes(side, i), p->r.streams[side], &p->blocks[side][i]));
+    CHECK_OK(rig_alloc(&p->r, block_bytes(p, side, i), p->r.streams[side], &p->blocks[side][i]));
   }
 }
 
@@ -47,8 +55,11 @@ static void side_empty(program *p, int side, int n) {
 static void rounds_run(program *p, int n) {
   for (int round = 0; round < n; round++) {
     for (int side = 0; side < N_SIDES; side++) {
-      side_empty(p, 1 - side, N_LEAST);
-      side_fill(p, side, N_MOST);
+      side_empty(p, 1 - side, N_LEAST * (is_small(p, 1 - side) ? MANY : 1));
+      if (p->is_mixed) {
+        rig_collect(&p->r);
+      }
+      side_fill(p, side, N_MOST * (is_small(p, side) ? MANY : 1));
     }
   }
 }
@@ -122,6 +133,24 @@ static void without_asking(void) {
   comes_to_rest(&config);
 }
 
+/* So do streams of which one has small blocks alone: slabs are made, too. */
+static void beside_small_blocks(void) {
+  static program p;
+  const tarn_heap_config config = {.size = sizeof(config), .stealing = TARN_STEAL_ALWAYS};
+  REQUIRE(program_begin(&p, &config));
+  p.is_mixed = true;
+  rounds_run(&p, 2);
+  p.r.heap->rest.stolen_bytes = 0;
+  p.r.heap->rest.parted_bytes = rig_stats(&p.r).used_peak_bytes;
+  rounds_run(&p, N_LAST);
+  const uint64_t waits = rig_stats(&p.r).waits;
+  rounds_run(&p, N_LAST);
+  CHECK(tarni_rest_is_parted(p.r.heap));
+  CHECK_EQ(rig_stats(&p.r).waits, waits);
+  program_end(&p);
+  rig_close(&p.r);
+}
+
 /* A quarter of the limit is left, or nothing is earned. */
 static void leaves_room(void) {
   tarn_heap_stats stats;
@@ -142,7 +171,7 @@ static void earns_nothing_by_rare_steals(void) {
   rest->made_bytes = 0;
   side_empty(&p, 0, N_LEAST - 1);
   side_fill(&p, 0, N_LEAST);
-  CHECK_EQ(rest->made_bytes, block_bytes(0, N_LEAST - 1));
+  CHECK_EQ(rest->made_bytes, block_bytes(&p, 0, N_LEAST - 1));
   rest->stolen_bytes = TIMES * peak;
   rest->made_bytes = 128 * peak;
   tarni_lock_acquire(&p.r.heap->lock);
@@ -239,6 +268,7 @@ static void another_policy_earns_nothing(void) {
 }
 
 static const test_case cases[] = {
+    {"streams come to rest beside small blocks", beside_small_blocks},
     {"streams that steal enough come to rest", streams_come_to_rest},
     {"so they do where the heap is deterministic", without_asking},
     {"with room for others", leaves_room},
